@@ -1,0 +1,45 @@
+# Everything runs in .venv, made from requirements.lock; nothing is installed outside this folder.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup run test check lock bench clean
+
+help:
+	@echo "make run     the whole system on this machine: bus, 4 simulated engines with queue workers, 2 replicas, live traffic"
+	@echo "make test    every test (RUN='-k name' picks some)"
+	@echo "make check   ruff, mypy, doctests, import walls"
+	@echo "make bench   what Forebay costs, as ratios to a bare relay measured in the same run"
+	@echo "make lock    resolve the dependencies anew into requirements.lock (needs uv)"
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(sys.version_info < (3, 11) and "Forebay needs Python 3.11 or newer; $(PYTHON) is " + v + " (make PYTHON=python3.11 ...)")'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+setup: $(READY)
+
+run: $(READY)
+	@$(BIN)/forebay up --sim 4 --replicas 2 --demo-traffic
+
+test: $(READY)
+	$(BIN)/python -m pytest $(RUN)
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q --doctest-modules bus proxy workers deploy
+	$(BIN)/python -m pytest -q tests/test_walls.py
+
+bench: $(READY)
+	$(BIN)/python -m tests.bench
+
+lock:
+	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --all-extras pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
