@@ -25,18 +25,30 @@ class ProxyConfig(msgspec.Struct, frozen=True, kw_only=True):
     admin_port: Annotated[
         int, Meta(ge=0, le=65535, description="Port of /metrics, /debug and /dashboard; 0: the system chooses.")
     ] = 9000
-    reuse_port: Annotated[bool, Meta(description="Share the port with other replicas on this machine (SO_REUSEPORT).")] = False
+    reuse_port: Annotated[
+        bool, Meta(description="Share the port with other replicas on this machine (SO_REUSEPORT).")
+    ] = False
     debug_on_main_port: Annotated[bool, Meta(description="Serve /debug and /metrics on the API port too.")] = False
     name: Annotated[str, Meta(description="Name of this replica in logs and debug output; by default HOST:PORT.")] = ""
     strategy: Annotated[str, Meta(description="How an instance is chosen.")] = "least_load"
     weight: LeastLoadWeights = LeastLoadWeights()
     ttl_ms: Annotated[int, Meta(ge=100, le=60_000, description="Age at which a pressure record is unknown, ms.")] = 1500
     read_budget_ms: Annotated[int, Meta(ge=1, le=10_000, description="Longest a selection waits for the bus, ms.")] = 25
-    tries: Annotated[int, Meta(ge=1, le=16, description="Instances a request may be sent to before its first event.")] = 2
-    connect_timeout_ms: Annotated[int, Meta(ge=10, le=60_000, description="Longest wait for a connection to a worker, ms.")] = 1000
-    first_event_timeout_s: Annotated[float, Meta(gt=0, le=86_400, description="Longest wait for a worker's answer to begin, s.")] = 900.0
-    silence_timeout_s: Annotated[float, Meta(gt=0, le=86_400, description="Longest silence between two bytes of a running answer, s.")] = 90.0
+    tries: Annotated[
+        int, Meta(ge=1, le=16, description="Instances a request may be sent to before its first event.")
+    ] = 2
+    connect_timeout_ms: Annotated[
+        int, Meta(ge=10, le=60_000, description="Longest wait for a connection to a worker, ms.")
+    ] = 1000
+    first_event_timeout_s: Annotated[
+        float, Meta(gt=0, le=86_400, description="Longest wait for a worker's answer to begin, s.")
+    ] = 900.0
+    silence_timeout_s: Annotated[
+        float, Meta(gt=0, le=86_400, description="Longest silence between two bytes of a running answer, s.")
+    ] = 90.0
     body_limit_mb: Annotated[int, Meta(ge=1, le=4096, description="Largest request body, MiB.")] = 64
-    drain_s: Annotated[float, Meta(ge=0, le=86_400, description="How long running requests may take to finish after SIGTERM, s.")] = 30.0
+    drain_s: Annotated[
+        float, Meta(ge=0, le=86_400, description="How long running requests may take to finish after SIGTERM, s.")
+    ] = 30.0
     access_log: Annotated[bool, Meta(description="One JSON line a request on standard output.")] = True
     log_level: Annotated[str, Meta(description="debug, info, warning or error.")] = "info"

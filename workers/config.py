@@ -23,12 +23,15 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     redis: Annotated[str, Meta(description="Bus: redis://, rediss:// or unix:// URL.")] = "redis://127.0.0.1:6379/0"
     pool: Annotated[
         str,
-        Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Pool the instances belong to: the engines that can answer the same requests."),
+        Meta(
+            pattern=r"^[A-Za-z0-9._-]{1,64}$",
+            description="Pool the instances belong to: the engines that can answer the same requests.",
+        ),
     ] = "default"
-    instances: Annotated[tuple[InstanceConfig, ...], Meta(min_length=1, description="The engines: [ID=]URL, repeatable.")]
-    engine_kind: Annotated[
-        str, Meta(description="auto, vllm, sglang or openai: how load signals are read.")
-    ] = "auto"
+    instances: Annotated[
+        tuple[InstanceConfig, ...], Meta(min_length=1, description="The engines: [ID=]URL, repeatable.")
+    ]
+    engine_kind: Annotated[str, Meta(description="auto, vllm, sglang or openai: how load signals are read.")] = "auto"
     engine_key_file: Annotated[
         str, Meta(description="File whose first line is the API key sent to the engines (never logged).")
     ] = ""
@@ -39,20 +42,44 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     advertise_host: Annotated[
         str, Meta(description="Host name that proxies dial; by default the address listened on.")
     ] = ""
-    admin_port: Annotated[int, Meta(ge=0, le=65535, description="Port of /metrics and /debug; 0: the system chooses.")] = 0
-    slots: Annotated[int, Meta(ge=1, le=4096, description="Requests that run at once on one engine (vLLM: --max-num-seqs).")] = 16
-    queue_limit: Annotated[int, Meta(ge=0, le=100_000, description="Requests that may wait for a slot; more are answered 429.")] = 256
-    prepare_concurrency: Annotated[int, Meta(ge=1, le=4096, description="Request bodies read and prepared at once.")] = 32
-    ttl_ms: Annotated[int, Meta(ge=100, le=60_000, description="Life of a pressure record, ms; a third of it is the heartbeat.")] = 1500
+    admin_port: Annotated[
+        int, Meta(ge=0, le=65535, description="Port of /metrics and /debug; 0: the system chooses.")
+    ] = 0
+    slots: Annotated[
+        int, Meta(ge=1, le=4096, description="Requests that run at once on one engine (vLLM: --max-num-seqs).")
+    ] = 16
+    queue_limit: Annotated[
+        int, Meta(ge=0, le=100_000, description="Requests that may wait for a slot; more are answered 429.")
+    ] = 256
+    prepare_concurrency: Annotated[
+        int, Meta(ge=1, le=4096, description="Request bodies read and prepared at once.")
+    ] = 32
+    ttl_ms: Annotated[
+        int, Meta(ge=100, le=60_000, description="Life of a pressure record, ms; a third of it is the heartbeat.")
+    ] = 1500
     registration_ttl_s: Annotated[int, Meta(ge=1, le=3600, description="Life of a registration, s.")] = 30
-    scrape_interval_ms: Annotated[int, Meta(ge=50, le=60_000, description="Time between two readings of the engine's metrics, ms.")] = 500
-    connect_timeout_ms: Annotated[int, Meta(ge=10, le=60_000, description="Longest wait for a connection to the engine, ms.")] = 2000
-    first_event_timeout_s: Annotated[float, Meta(gt=0, le=86_400, description="Longest wait for the first event or the plain answer, s.")] = 600.0
-    silence_timeout_s: Annotated[float, Meta(gt=0, le=86_400, description="Longest silence between two bytes of a running stream, s.")] = 60.0
-    drain_s: Annotated[float, Meta(ge=0, le=86_400, description="How long running requests may take to finish after SIGTERM, s.")] = 30.0
+    scrape_interval_ms: Annotated[
+        int, Meta(ge=50, le=60_000, description="Time between two readings of the engine's metrics, ms.")
+    ] = 500
+    connect_timeout_ms: Annotated[
+        int, Meta(ge=10, le=60_000, description="Longest wait for a connection to the engine, ms.")
+    ] = 2000
+    first_event_timeout_s: Annotated[
+        float, Meta(gt=0, le=86_400, description="Longest wait for the first event or the plain answer, s.")
+    ] = 600.0
+    silence_timeout_s: Annotated[
+        float, Meta(gt=0, le=86_400, description="Longest silence between two bytes of a running stream, s.")
+    ] = 60.0
+    drain_s: Annotated[
+        float, Meta(ge=0, le=86_400, description="How long running requests may take to finish after SIGTERM, s.")
+    ] = 30.0
     prior_prefill_tokens_per_s: Annotated[
         float, Meta(gt=0, le=1e9, description="Prefill speed assumed until it has been learned, tokens/s.")
     ] = 4000.0
-    prior_decode_step_ms: Annotated[float, Meta(gt=0, le=60_000, description="Decode step assumed until it has been learned, ms.")] = 30.0
-    prior_output_tokens: Annotated[float, Meta(ge=1, le=1e6, description="Tokens of an answer assumed until learned.")] = 256.0
+    prior_decode_step_ms: Annotated[
+        float, Meta(gt=0, le=60_000, description="Decode step assumed until it has been learned, ms.")
+    ] = 30.0
+    prior_output_tokens: Annotated[
+        float, Meta(ge=1, le=1e6, description="Tokens of an answer assumed until learned.")
+    ] = 256.0
     log_level: Annotated[str, Meta(description="debug, info, warning or error.")] = "info"

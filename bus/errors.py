@@ -1,0 +1,13 @@
+"""The one error root of the project, and what can go wrong on the bus."""
+
+
+class ForebayError(Exception):
+    """Root of every error that Forebay raises on purpose."""
+
+
+class BusUnavailable(ForebayError):
+    """The bus did not answer in time, or answered that it cannot serve."""
+
+
+class InvalidName(ForebayError):
+    """A pool or instance name that cannot be part of a Redis key."""

@@ -1,0 +1,51 @@
+"""Every Redis key of Forebay, built here and nowhere else.
+
+| pattern                            | type | life                              | written by                     | read by |
+| ---------------------------------- | ---- | --------------------------------- | ------------------------------ | ------- |
+| `forebay:{POOL}:pressure:INSTANCE` | hash | PEXPIRE, the record's TTL         | the one worker with the epoch  | proxies |
+| `forebay:{POOL}:instances`         | hash | expiry in each entry; ten minutes | workers, fenced by epoch       | proxies |
+
+`pressure` has the fields `record` (MessagePack, see bus/record.py), `epoch`, `sequence` and `published_us` (server
+time). `instances` maps an instance id to `EPOCH;EXPIRES_US;PAYLOAD` (see bus/registration.py); an expired entry is
+kept for ten minutes, as the memory of which models this pool served.
+
+The braces are Redis Cluster's hash tag: all keys of one pool live in one slot, so that one script can touch them.
+"""
+
+import re
+
+from bus.errors import InvalidName
+
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_POOL = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def pressure_key(pool: str, instance: str) -> str:
+    """Key of one instance's pressure record.
+
+    >>> pressure_key("default", "engine-1")
+    'forebay:{default}:pressure:engine-1'
+    """
+    return f"forebay:{{{_checked_pool(pool)}}}:pressure:{checked_instance(instance)}"
+
+
+def instances_key(pool: str) -> str:
+    """Key of a pool's registrations.
+
+    >>> instances_key("default")
+    'forebay:{default}:instances'
+    """
+    return f"forebay:{{{_checked_pool(pool)}}}:instances"
+
+
+def checked_instance(instance: str) -> str:
+    """Return `instance`, or raise InvalidName if it cannot be part of a key."""
+    if _NAME.fullmatch(instance) is None:
+        raise InvalidName(f"instance id {instance[:80]!r}: allowed are 1 to 128 of A-Z a-z 0-9 . _ : -")
+    return instance
+
+
+def _checked_pool(pool: str) -> str:
+    if _POOL.fullmatch(pool) is None:
+        raise InvalidName(f"pool {pool[:80]!r}: allowed are 1 to 64 of A-Z a-z 0-9 . _ -")
+    return pool

@@ -1,0 +1,158 @@
+"""The writing side of the bus: one publisher owns the record and the registration of one instance.
+
+Publishes on change (coalesced) and at every heartbeat, in server time, fenced by epoch. Asks a callback for the record;
+knows nothing of queues or engines.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+import redis.asyncio as redis_asyncio
+
+from bus.errors import BusUnavailable
+from bus.keys import checked_instance, instances_key, pressure_key
+from bus.record import PressureRecord, encode_record
+from bus.registration import REMEMBERED_MS, Registration, encode_registration
+from bus.scripts import Script
+
+log = logging.getLogger("forebay.bus")
+
+#: Changes that come closer together than this share one record.
+COALESCE_S: Final = 0.020
+
+
+class Publisher:
+    """Publishes the pressure of one instance until another worker takes the instance over.
+
+    `make_record(epoch, sequence)` is called at the moment of each publish; `registration()` whenever the registration
+    is announced or renewed. `on_superseded()` is called once if a newer worker owns the instance.
+    """
+
+    def __init__(
+        self,
+        client: redis_asyncio.Redis,
+        *,
+        pool: str,
+        instance: str,
+        make_record: Callable[[int, int], PressureRecord],
+        registration: Callable[[], Registration],
+        on_superseded: Callable[[], None],
+        registration_ttl_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.instance = checked_instance(instance)
+        self.epoch = 0
+        """0 until the bus has given one."""
+        self.sequence = 0
+        self.published = 0
+        self.failures = 0
+        self.is_superseded = False
+        self._publish = Script(client, "publish")
+        self._register = Script(client, "register")
+        self._pressure_key = pressure_key(pool, instance)
+        self._instances_key = instances_key(pool)
+        self._make_record = make_record
+        self._registration = registration
+        self._on_superseded = on_superseded
+        self._registration_ttl_s = registration_ttl_s
+        self._clock = clock
+        self._change = asyncio.Event()
+        self._published_at_s = float("-inf")
+        self._registered_at_s = float("-inf")
+        self._is_answering: bool | None = None
+
+    def changed(self) -> None:
+        """Something that the record tells has changed: publish soon."""
+        self._change.set()
+
+    def announce(self) -> None:
+        """What the registration tells has changed: announce it with the next publish."""
+        self._registered_at_s = float("-inf")
+        self._change.set()
+
+    async def run(self) -> None:
+        """Publish until cancelled or superseded; a bus that does not answer is tried again at each heartbeat."""
+        while not self.is_superseded:
+            self._change.clear()
+            await self.publish_now()
+            await self._wait_for_change()
+
+    async def publish_now(self) -> None:
+        """Announce the instance if that is due, then publish one record; on a fault only count it and say so once."""
+        try:
+            if self._clock() - self._registered_at_s >= self._registration_ttl_s / 3:
+                await self._announce(self._registration(), self._registration_ttl_s)
+            if not self.is_superseded:
+                await self._publish_record()
+        except BusUnavailable as fault:
+            self.failures += 1
+            self._note_state(False, str(fault))
+        else:
+            self._note_state(True, "")
+        self._published_at_s = self._clock()
+
+    async def withdraw(self, registration: Registration) -> None:
+        """Say that the instance is gone: its entry stays as a memory of its models. A fault is only logged."""
+        try:
+            if self.epoch and not self.is_superseded:
+                await self._announce(registration, 0)
+        except BusUnavailable as fault:
+            log.warning(
+                "instance %s: could not be withdrawn (%s); its registration expires by itself", self.instance, fault
+            )
+
+    async def _announce(self, registration: Registration, lifetime_s: float) -> None:
+        is_stored, epoch = await self._register(
+            (self._instances_key, self._pressure_key),
+            (self.instance, self.epoch, int(lifetime_s * 1000), REMEMBERED_MS, encode_registration(registration)),
+        )
+        if is_stored:
+            self.epoch = int(epoch)
+            self._registered_at_s = self._clock()
+        else:
+            self._give_way(int(epoch))
+
+    async def _publish_record(self) -> None:
+        self.sequence += 1
+        record = encode_record(self._make_record(self.epoch, self.sequence))
+        ttl_ms = self._registration().ttl_ms
+        is_stored, detail = await self._publish(
+            (self._pressure_key, self._instances_key),
+            (record, self.epoch, self.sequence, ttl_ms, self.instance),
+        )
+        if not is_stored and int(detail) > self.epoch:
+            self._give_way(int(detail))
+        elif is_stored:
+            self.published += 1
+            if not detail:
+                self.announce()  # the bus lost the registration: not at the next renewal, now
+
+    def _give_way(self, epoch: int) -> None:
+        self.is_superseded = True
+        log.error("instance %s: a newer worker (epoch %d, ours %d) owns it; draining", self.instance, epoch, self.epoch)
+        self._on_superseded()
+
+    async def _wait_for_change(self) -> None:
+        """Return at the next change, at most every COALESCE_S and at least every heartbeat."""
+        heartbeat_s = self._registration().heartbeat_ms / 1000
+        try:
+            async with asyncio.timeout(heartbeat_s):
+                await self._change.wait()
+        except TimeoutError:
+            return
+        pause_s = self._published_at_s + COALESCE_S - self._clock()
+        if pause_s > 0:
+            await asyncio.sleep(pause_s)
+
+    def _note_state(self, is_answering: bool, why: str) -> None:
+        """Log changes of state only."""
+        if is_answering == self._is_answering:
+            return
+        if not is_answering:
+            log.warning("instance %s: the bus does not answer (%s); its record will expire", self.instance, why)
+        elif self._is_answering is not None:
+            log.warning("instance %s: the bus answers again", self.instance)
+        self._is_answering = is_answering

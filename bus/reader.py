@@ -1,0 +1,203 @@
+"""The reading side of the bus: one round trip for a whole pool, shared by all selections that wait at the same time.
+
+`Reader.view` never raises and never waits longer than its budget: it returns the freshest view there is, and the view
+itself says how old it is. What a view is worth when it is old is decided in bus/view.py.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import redis.asyncio as redis_asyncio
+
+from bus.errors import BusUnavailable, InvalidName
+from bus.keys import checked_instance, instances_key, pressure_key
+from bus.record import MAX_RECORD_BYTES, Decoded, decode_record
+from bus.registration import REMEMBERED_MS, RegistrationEntry, decode_entry
+from bus.scripts import Script
+from bus.view import PoolView, Reading
+
+log = logging.getLogger("forebay.bus")
+
+#: Registrations change rarely and are large: they are read again after this long, or when an epoch does not fit.
+REGISTRATIONS_EVERY_S: Final = 0.5
+
+#: After a failed reading the next one is tried this much later, so that a dead bus costs one budget a pause, not each
+#: request one.
+PAUSE_AFTER_FAULT_S: Final = 0.1
+
+BusState = Literal["fresh", "stale", "blind"]
+
+
+class Reader:
+    """Reads the pressure of one pool; one reader a pool and process.
+
+    `budget_s` bounds how long a caller waits; `clock` is monotonic, in seconds.
+    """
+
+    def __init__(
+        self,
+        client: redis_asyncio.Redis,
+        pool: str,
+        *,
+        budget_s: float = 0.025,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.pool = pool
+        self.faults: Counter[str] = Counter()
+        """How often what was read could not be believed, by reason."""
+        self.read_failures = 0
+        self.reads = 0
+        self._script = Script(client, "read_pool")
+        self._instances_key = instances_key(pool)
+        self._budget_s = budget_s
+        self._clock = clock
+        self._view = PoolView(pool, 0, float("-inf"), {})
+        self._entries: dict[str, RegistrationEntry] = {}
+        self._entries_at_s = float("-inf")
+        self._decoded: dict[str, tuple[bytes | None, Decoded]] = {}
+        self._reading: asyncio.Task[None] | None = None
+        self._pause_until_s = float("-inf")
+        self._is_answering: bool | None = None
+
+    async def view(self) -> PoolView:
+        """The freshest view to be had within the budget; on any fault the last one."""
+        if self._reading is None:
+            if self._clock() < self._pause_until_s:
+                return self._view
+            self._reading = asyncio.create_task(self._read(), name=f"read {self.pool}")
+            self._reading.add_done_callback(self._forget_reading)
+        await asyncio.wait((self._reading,), timeout=self._budget_s)
+        return self._view
+
+    @property
+    def last_view(self) -> PoolView:
+        """The view that the last successful reading left."""
+        return self._view
+
+    def state(self, now_s: float) -> BusState:
+        """How this replica sees: fresh, stale (living on an old view that still says something), or blind."""
+        if self._is_answering and self._view.age_s(now_s) < 1.0:
+            return "fresh"
+        return "stale" if any(p.record for p in self._view.live(now_s)) else "blind"
+
+    async def close(self) -> None:
+        """End a reading that is under way."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait((self._reading,))
+
+    def _forget_reading(self, _: asyncio.Task[None]) -> None:
+        self._reading = None
+
+    async def _read(self) -> None:
+        """One reading; twice where the registrations show an instance that the first had not asked for."""
+        try:
+            is_complete = await self._read_once(self._wants_registrations())
+            if not is_complete:
+                await self._read_once(with_registrations=False)
+        except BusUnavailable as fault:
+            self.read_failures += 1
+            self._pause_until_s = self._clock() + PAUSE_AFTER_FAULT_S
+            self._note_state(False, str(fault))
+        else:
+            self._note_state(True, "")
+
+    def _wants_registrations(self) -> bool:
+        return self._clock() - self._entries_at_s >= REGISTRATIONS_EVERY_S
+
+    async def _read_once(self, with_registrations: bool) -> bool:
+        """Ask, and store what came; False if there are instances that were not asked for."""
+        asked = list(self._entries)
+        keys = [self._instances_key, *(pressure_key(self.pool, instance) for instance in asked)]
+        reply: list[Any] = await self._script(keys, (int(with_registrations), MAX_RECORD_BYTES))
+        self.reads += 1
+        now_s = self._clock()
+        seconds, microseconds, registrations, *pressures = reply
+        if with_registrations:
+            self._take_registrations(registrations or (), now_s)
+        readings = {
+            instance: self._reading_of(instance, *pressure)
+            for instance, pressure in zip(asked, pressures, strict=True)
+            if instance in self._entries
+        }
+        server_us = int(seconds) * 1_000_000 + int(microseconds)
+        self._forget_long_gone(server_us)
+        self._view = PoolView(self.pool, server_us, now_s, readings)
+        return len(readings) == len(self._entries)
+
+    def _take_registrations(self, flat: list[bytes] | tuple[()], now_s: float) -> None:
+        """Merge what the hash holds into what is known.
+
+        A worker that leaves says so in its entry, which stays; an entry that is missing means that the bus lost data,
+        so what is known is kept until it expires by itself.
+        """
+        entries = dict(self._entries)
+        for raw_instance, raw_entry in zip(flat[::2], flat[1::2], strict=True):
+            try:
+                instance = checked_instance(raw_instance.decode())
+            except (InvalidName, UnicodeDecodeError):
+                self.faults["registration"] += 1
+                continue
+            entry = decode_entry(raw_entry)
+            if entry is None:
+                self.faults["registration"] += 1
+            else:
+                entries[instance] = entry
+        self._entries = entries
+        self._entries_at_s = now_s
+
+    def _forget_long_gone(self, server_us: int) -> None:
+        """Drop what expired ten minutes ago: nobody remembers its models any longer."""
+        horizon_us = server_us - REMEMBERED_MS * 1000
+        for instance in [name for name, entry in self._entries.items() if entry.expires_us < horizon_us]:
+            del self._entries[instance]
+            self._decoded.pop(instance, None)
+
+    def _reading_of(self, instance: str, raw: bytes | None, published: bytes | None, length: int) -> Reading:
+        decoded = self._decode(instance, raw, length)
+        entry = self._entries.get(instance)
+        if decoded.record is not None and entry is not None and decoded.record.epoch != entry.epoch:
+            self._entries_at_s = float("-inf")  # a new worker: its address comes with the next reading
+        try:
+            published_us = int(published) if published is not None else None
+        except ValueError:
+            published_us = None
+        return Reading(instance, entry, decoded.record, published_us, decoded.fault, decoded.bad_signals)
+
+    def _decode(self, instance: str, raw: bytes | None, length: int) -> Decoded:
+        """Decode a record unless it is the very one decoded last; faults are counted once a record."""
+        known_raw, known = self._decoded.get(instance, (b"", None))
+        if known is not None and raw == known_raw and raw is not None:
+            return known
+        if length > MAX_RECORD_BYTES:
+            decoded = Decoded(None, "too large")
+        elif length < 0:
+            decoded = Decoded(None, "not a hash")
+        else:
+            decoded = decode_record(raw)
+        if known is None or (raw, decoded) != (known_raw, known):
+            self._count(decoded)
+        self._decoded[instance] = (raw, decoded)
+        return decoded
+
+    def _count(self, decoded: Decoded) -> None:
+        if decoded.fault is not None:
+            self.faults[decoded.fault] += 1
+        for name in decoded.bad_signals:
+            self.faults[f"signal {name}"] += 1
+
+    def _note_state(self, is_answering: bool, why: str) -> None:
+        """Log changes of state only: a blip must not flood the log."""
+        if is_answering == self._is_answering:
+            return
+        if not is_answering:
+            log.warning(
+                "pool %s: the bus does not answer (%s); choosing by the last view, then by own counts", self.pool, why
+            )
+        elif self._is_answering is not None:
+            log.warning("pool %s: the bus answers again", self.pool)
+        self._is_answering = is_answering

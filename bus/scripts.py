@@ -1,0 +1,36 @@
+"""The Lua scripts, loaded from bus/lua and called with typed arguments.
+
+Owns the order of KEYS and ARGV and the translation of library errors. Knows nothing of records or policies.
+"""
+
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any, Final
+
+import redis.asyncio as redis_asyncio
+import redis.exceptions
+
+from bus.errors import BusUnavailable
+
+#: Everything a Redis client can raise when the server, the network or the time limit fails.
+BUS_FAULTS: Final = (redis.exceptions.RedisError, OSError, TimeoutError)
+
+
+def lua_source(name: str) -> str:
+    """Text of `bus/lua/NAME.lua`."""
+    return resources.files("bus").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+
+
+class Script:
+    """One Lua script on one client: EVALSHA, and LOAD once if the server does not know it."""
+
+    def __init__(self, client: redis_asyncio.Redis, name: str) -> None:
+        self.name = name
+        self._script = client.register_script(lua_source(name))
+
+    async def __call__(self, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:  # noqa: ANN401 - Lua's reply
+        """Run the script; BusUnavailable for whatever keeps it from answering."""
+        try:
+            return await self._script(keys=keys, args=args)
+        except BUS_FAULTS as fault:
+            raise BusUnavailable(f"{self.name}: {type(fault).__name__}: {fault}") from fault
