@@ -1,0 +1,1 @@
+"""The commands of `forebay`, one module each; deploy.cli imports them when they are called."""
