@@ -1,0 +1,1 @@
+"""Open-loop replay of request traces against any OpenAI-compatible server."""
