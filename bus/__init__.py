@@ -1,0 +1,1 @@
+"""What all parts share: the bus (records, keys, scripts, publisher, reader) and, in `bus.hop`, the HTTP step."""

@@ -129,12 +129,12 @@ def encode_record(record: PressureRecord) -> bytes:
 
 
 def decode_record(raw: bytes | None) -> Decoded:
-    """Believe of `raw` what can be believed.
+    r"""Believe of `raw` what can be believed.
 
     A number that is negative, NaN, infinite, above 2**53, a bool or no number at all makes that one signal unknown. A
     record of another schema, without identity, larger than 1 024 bytes or not MessagePack is unknown as a whole.
 
-    >>> decode_record(b"\\x93").fault
+    >>> decode_record(b"\x93").fault
     'does not decode'
     """
     if raw is None:

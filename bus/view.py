@@ -99,7 +99,7 @@ class PoolView(msgspec.Struct, frozen=True):
 
 
 def _pressure(reading: Reading, entry: RegistrationEntry, server_us: int) -> Pressure:
-    """Judge one reading at server time `server_us`: is the record this worker's, and young enough?"""
+    """Judge one reading at server time `server_us`: whether the record is this worker's, and young enough."""
     registration = entry.registration
     record, fault, age_ms = reading.record, reading.fault, None
     if record is not None:

@@ -1,0 +1,117 @@
+"""Connections to one origin, kept alive and reused; a client for each worker or engine, so that none starves another."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from bus.hop.answer import Answer
+from bus.hop.connection import Connection
+from bus.hop.errors import AnswerBroke, CannotConnect
+from bus.hop.headers import RawHeaders
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+class HopClient:
+    """Sends requests to one origin.
+
+    `idle_s`: an idle connection older than this is not reused; it must be shorter than the server's keep-alive time
+    (uvicorn and llama.cpp: 5 s).
+    """
+
+    def __init__(self, origin: str, *, connect_timeout_s: float = 2.0, idle_s: float = 4.0) -> None:
+        parts = urlsplit(origin)
+        if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+            raise ValueError(f"origin {origin!r}: must be http://host[:port] or https://host[:port]")
+        self.origin = origin
+        self.prefix = parts.path.rstrip("/")
+        """Path of the origin, put before every target."""
+        self._host = parts.hostname
+        self._port = parts.port or _DEFAULT_PORTS[parts.scheme]
+        self._is_tls = parts.scheme == "https"
+        self._host_header = parts.netloc.rpartition("@")[2].encode()
+        self._connect_timeout_s = connect_timeout_s
+        self._idle_s = idle_s
+        self._idle: list[Connection] = []
+        self._is_closed = False
+
+    async def exchange(
+        self,
+        method: str,
+        target: str,
+        headers: RawHeaders,
+        body: bytes,
+        *,
+        head_timeout_s: float,
+        on_sent: Callable[[], None] | None = None,
+    ) -> Answer:
+        """Send a request and wait for the head of its answer; the request is aborted if this fails or is cancelled.
+
+        `on_sent` is called when the request has been written. Raises CannotConnect, AnswerBroke, AnswerTooSlow. A
+        connection that was reused and ends before a byte of the answer is replaced: the other side had closed it
+        while it was idle.
+        """
+        head = self._request_head(method, target, headers, len(body))
+        while True:
+            connection = self._take_idle()
+            is_reused = connection is not None
+            if connection is None:
+                connection = await self._connect()
+            answer = connection.send(head, body, is_head_request=method == "HEAD")
+            if on_sent is not None:
+                on_sent()
+            try:
+                await answer.head(head_timeout_s)
+            except AnswerBroke:
+                if is_reused and not answer.has_bytes:
+                    continue
+                raise
+            except BaseException:
+                answer.abort()
+                raise
+            return answer
+
+    def close(self) -> None:
+        """Close what is idle; connections in use close when their answer ends."""
+        self._is_closed = True
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+
+    def _request_head(self, method: str, target: str, headers: RawHeaders, length: int) -> bytes:
+        lines = [
+            b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method.encode(), (self.prefix + target).encode(), self._host_header)
+        ]
+        lines += [b"%b: %b\r\n" % pair for pair in headers]
+        if length or method not in ("GET", "HEAD"):
+            lines.append(b"content-length: %d\r\n" % length)
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+    def _take_idle(self) -> Connection | None:
+        """Newest idle connection that is still open and young enough; the others are closed."""
+        oldest_s = asyncio.get_running_loop().time() - self._idle_s
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open and connection.idle_since_s >= oldest_s:
+                return connection
+            connection.close()
+        return None
+
+    def _give_back(self, connection: Connection) -> None:
+        if self._is_closed:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self._give_back), self._host, self._port, ssl=self._is_tls or None
+                )
+        except (OSError, TimeoutError) as fault:
+            raise CannotConnect(f"{self.origin}: {fault or 'connection timed out'}") from fault
+        return connection

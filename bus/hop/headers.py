@@ -1,0 +1,130 @@
+"""Names at the seams: the headers that clients, proxies, workers and engines exchange. No I/O, no clock.
+
+Between proxy and worker:
+
+- `x-forebay-reservation: ID;tokens=N;output=M;stream=1;strip=1` says what work this request is. `tokens` are prompt
+  tokens, `output` the most tokens it may produce (absent: not limited), `stream` that an event stream is asked for,
+  `strip` that the gateway asked for the usage event and the client must not see it.
+- `x-forebay-verdict: refused` on an answer: nothing of the request was done, it may be sent elsewhere. The answer still
+  carries the engine's own status and bytes, for the case that there is no elsewhere.
+
+To clients: `x-request-id` and `x-forebay-instance`. All other `x-forebay-*` of a client are dropped.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+RESERVATION: Final = "x-forebay-reservation"
+VERDICT: Final = "x-forebay-verdict"
+REFUSED: Final = "refused"
+INSTANCE: Final = "x-forebay-instance"
+REQUEST_ID: Final = "x-request-id"
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+#: RFC 9110, 7.6.1: they belong to one connection and end there. `content-length` and `host` are written anew.
+HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"content-length",
+        b"host",
+        b"expect",
+    }
+)
+
+#: Never forwarded to an engine: they are between the client and the gateway.
+PRIVATE: Final = frozenset({b"authorization", b"cookie", b"accept-encoding", REQUEST_ID.encode()})
+
+_OURS: Final = b"x-forebay-"
+
+
+class Ticket(msgspec.Struct, frozen=True, kw_only=True):
+    """What a proxy tells a worker about the work in a request: the content of `x-forebay-reservation`."""
+
+    reservation: str
+    tokens: int
+    """Prompt tokens, at least 1."""
+    output: int | None = None
+    """Most tokens that may be produced; None: the request sets no limit."""
+    is_stream: bool = False
+    strips_usage: bool = False
+
+
+def write_ticket(ticket: Ticket) -> str:
+    """Header value of a ticket.
+
+    >>> write_ticket(Ticket(reservation="r1", tokens=120, output=64, is_stream=True))
+    'r1;tokens=120;output=64;stream=1'
+    """
+    parts = [ticket.reservation, f"tokens={ticket.tokens}"]
+    if ticket.output is not None:
+        parts.append(f"output={ticket.output}")
+    if ticket.is_stream:
+        parts.append("stream=1")
+    if ticket.strips_usage:
+        parts.append("strip=1")
+    return ";".join(parts)
+
+
+def read_ticket(value: str) -> Ticket | None:
+    """Ticket of a header value; None if it is not one. Parameters it does not know are skipped.
+
+    >>> read_ticket("r1;tokens=120;stream=1").tokens
+    120
+    >>> read_ticket("r1;tokens=-3") is None
+    True
+    """
+    reservation, *parameters = value.split(";")
+    known = dict(part.split("=", 1) for part in parameters if "=" in part)
+    tokens, output = known.get("tokens", ""), known.get("output", "")
+    if not reservation or not is_amount(tokens) or (output and not is_amount(output)):
+        return None
+    return Ticket(
+        reservation=reservation,
+        tokens=int(tokens),
+        output=int(output) if output else None,
+        is_stream=known.get("stream") == "1",
+        strips_usage=known.get("strip") == "1",
+    )
+
+
+def is_amount(text: str) -> bool:
+    """Whether `text` is a whole number from 1 to 10**12 in ASCII digits."""
+    return text.isascii() and text.isdigit() and 1 <= int(text[:13]) <= 10**12
+
+
+def forwardable(headers: Iterable[tuple[bytes, bytes]], *, drop: frozenset[bytes] = frozenset()) -> RawHeaders:
+    """Headers that may cross a hop: without hop-by-hop ones, those that `connection` names, ours, and `drop`.
+
+    >>> forwardable([(b"Connection", b"x-a"), (b"X-A", b"1"), (b"Accept", b"*/*"), (b"X-Forebay-Why", b"2")])
+    [(b'Accept', b'*/*')]
+    """
+    kept = [(name.lower(), name, value) for name, value in headers]
+    named = {token.strip().lower() for lower, _, value in kept if lower == b"connection" for token in value.split(b",")}
+    return [
+        (name, value)
+        for lower, name, value in kept
+        if lower not in HOP_BY_HOP and lower not in drop and lower not in named and not lower.startswith(_OURS)
+    ]
+
+
+def header(headers: RawHeaders, name: bytes) -> bytes | None:
+    """First value of a header; `name` in lower case.
+
+    >>> header([(b"Content-Type", b"text/plain")], b"content-type")
+    b'text/plain'
+    """
+    for key, value in headers:
+        if key.lower() == name:
+            return value
+    return None

@@ -1,0 +1,70 @@
+"""The other half of the hop: a streamed reply to whoever asked, written without a task switch a chunk.
+
+aiohttp parses the request and writes the head; the body goes to the transport from here, framed as HTTP chunks, in the
+very call in which it arrived. aiohttp writes the end of the body, so it keeps its view of the connection.
+"""
+
+import asyncio
+from typing import Final
+
+from aiohttp import HttpVersion11, web
+
+from bus.hop.answer import Answer, Sink
+
+#: Bytes that may wait for a slow reader before the sender is paused; aiohttp's own high-water mark is the same.
+HIGH_WATER_BYTES: Final = 64 * 1024
+
+
+class StreamReply:
+    """A reply under way. `write` is a sink for an Answer; `relay` ties the two together with backpressure."""
+
+    def __init__(self, request: web.Request, response: web.StreamResponse) -> None:
+        self.response = response
+        self.bytes_written = 0
+        self.ends_at_event = True
+        """Whether what was written ends with a whole event: only then may another event follow."""
+        self._request = request
+        self._is_chunked = request.version >= HttpVersion11
+        self._transport = request.transport
+        self._answer: Answer | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(cls, request: web.Request, status: int, headers: list[tuple[str, str]]) -> "StreamReply":
+        """Write status and headers."""
+        response = web.StreamResponse(status=status)
+        for name, value in headers:
+            response.headers.add(name, value)
+        await response.prepare(request)
+        return cls(request, response)
+
+    def write(self, data: bytes) -> None:
+        """Write body bytes; where the reader is slow, pause the answer they come from."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return  # the handler is being cancelled; nothing to be said here
+        self.bytes_written += len(data)
+        self.ends_at_event = data.endswith(b"\n\n")
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+        if self._answer is not None and self._draining is None and transport.get_write_buffer_size() > HIGH_WATER_BYTES:
+            self._answer.pause()
+            self._draining = asyncio.create_task(self._drain(self._answer), name="drain a slow reader")
+
+    async def relay(self, answer: Answer, *, silence_s: float, through: Sink | None = None) -> None:
+        """Write the body of `answer` to its end; HopFailed if it breaks.
+
+        `through` stands between the two: it is given the bytes and calls `write` with what shall be written.
+        """
+        self._answer = answer
+        try:
+            answer.forward(through or self.write, silence_s=silence_s)
+            await answer.ended()
+        finally:
+            if self._draining is not None:
+                self._draining.cancel()
+
+    async def _drain(self, answer: Answer) -> None:
+        """Let the answer flow again once the reader has caught up."""
+        await self._request.writer.drain()
+        self._draining = None
+        answer.resume()

@@ -1,0 +1,48 @@
+"""How long answers are and how many bytes a token has: running means that forget slowly. No I/O, no clock."""
+
+import math
+from typing import Final
+
+#: Weight of a new sample once the mean is settled: a memory of about 100 requests.
+MEAN_WEIGHT: Final = 0.01
+
+#: Bytes of a request body that make one prompt token, until an engine's `usage` has said better.
+PRIOR_BYTES_PER_TOKEN: Final = 4.0
+
+
+class RunningMean:
+    """Mean of samples, the newest `1 / MEAN_WEIGHT` counting most; starts from a prior worth one sample.
+
+    >>> mean = RunningMean(100.0)
+    >>> mean.learn(300.0)
+    >>> mean.value
+    200.0
+    """
+
+    def __init__(self, prior: float) -> None:
+        self.value = prior
+        self.samples = 0
+
+    def learn(self, sample: float) -> None:
+        """Take one sample; only finite numbers of at least 0 are."""
+        if not math.isfinite(sample) or sample < 0:
+            return
+        self.samples += 1
+        self.value += max(1 / (self.samples + 1), MEAN_WEIGHT) * (sample - self.value)
+
+
+def remaining_output(expected: float, produced: float, cap: int | None) -> float:
+    """Tokens that an answer of `expected` tokens still has to produce after `produced`, at least 1.
+
+    remaining = expected² / (expected + produced), at most cap - produced
+
+    At the start it is the mean; an answer longer than the mean keeps a remainder that shrinks slowly, since nothing
+    says that it is about to end. It never reads zero.
+
+    >>> remaining_output(200, 0, None), remaining_output(200, 200, None), remaining_output(200, 0, 16)
+    (200.0, 100.0, 16)
+    """
+    remaining = expected * expected / max(expected + produced, 1e-9)
+    if cap is not None:
+        remaining = min(remaining, cap - produced)
+    return max(remaining, 1.0)

@@ -1,0 +1,294 @@
+"""The prediction timeline of one instance: where every accepted request is, and when the engine will be free.
+
+It knows the requests that the worker's own queues no longer show: those that the engine has taken and not answered.
+Model of the engine: `slots` requests run at once; prefill is one server that they share; decode runs in all slots
+together. Real events correct it: each one re-plans all that is still to come from that moment.
+
+Time is an argument, in seconds on any monotonic clock. No I/O, no asyncio.
+"""
+
+import heapq
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from workers.calibration import Calibration
+from workers.estimates import RunningMean, remaining_output
+
+#: What is overdue is expected to take this share of the longer of its plan and its time so far: never zero, and the
+#: longer it hangs the longer it is expected to hang.
+OVERDUE_SHARE: Final = 0.1
+
+#: First tokens this close together came from one step of the engine: their prefills were one piece of work.
+SAME_STEP_S: Final = 0.003
+
+
+class Stage(IntEnum):
+    """Where a request is; each accepted one is in exactly one stage, and each stage is one published count."""
+
+    PREPARE_QUEUE = 0
+    PREPARING = 1
+    READY_QUEUE = 2
+    DISPATCHING = 3
+    PREFILL = 4
+    """On the engine, no first token yet."""
+    DECODE = 5
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What a request asks of an engine."""
+
+    prompt_tokens: int
+    output_cap: int | None = None
+    """Most tokens it may produce; 0 for an embedding, None where the request sets no limit."""
+
+
+class Request(msgspec.Struct):
+    """One accepted request on its way; owned by the timeline."""
+
+    id: str
+    work: Work
+    stage: Stage
+    accepted_s: float
+    predicted_ttft_s: float
+    """Seconds from acceptance to the first token, as predicted at acceptance."""
+    dispatched_s: float = 0.0
+    first_token_s: float = 0.0
+    decoding_at_first_token: float = 0.0
+    """Value of the timeline's decode integral when this request began to decode."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """When the engine will be free, seconds from the moment of planning."""
+
+    next_slot_ready_s: float
+    """Until a request that arrives now could have a slot, all waiting ones served before it."""
+    prefill_free_s: float
+    """Until the prefill of everything accepted is done."""
+    prefill_backlog_s: float
+    """Sum of all prefill still to do."""
+    decode_backlog_s: float
+    """Sum of all decode still to do, divided by the slots it runs in."""
+    queued_tokens: int
+    """Prompt tokens still to prefill."""
+    has_free_slot: bool
+
+    @property
+    def wait_s(self) -> float:
+        """Until the prefill of a request that arrives now would start: a slot is free and so is the prefill server."""
+        return max(self.next_slot_ready_s, self.prefill_free_s)
+
+    @property
+    def total_backlog_s(self) -> float:
+        """With a free slot the prefill line; with all slots busy the wait for a slot."""
+        return self.prefill_free_s if self.has_free_slot else self.next_slot_ready_s
+
+
+class Timeline:
+    """All accepted requests of one instance, and the plan made of them.
+
+    `foreign` is how many requests the engine runs beyond ours; they hold slots.
+    """
+
+    def __init__(self, *, slots: int, calibration: Calibration, output_tokens: RunningMean) -> None:
+        self.slots = slots
+        self.foreign = 0
+        self.calibration = calibration
+        self.output_tokens = output_tokens
+        self._requests: dict[str, Request] = {}
+        self._counts = [0] * len(Stage)
+        self._line: dict[str, Request] = {}  # PREFILL stage, in the order of dispatch
+        self._head_since_s = 0.0  # since when the first of the line has had the prefill server for itself
+        self._sample: tuple[int, float, float] | None = None  # prefill seen and not yet learned: tokens, begin, end
+        self._decode_integral = 0.0  # of the number of decoding requests over time
+        self._integral_at_s = 0.0
+
+    # -- what is there
+
+    def __len__(self) -> int:
+        """Accepted and not finished."""
+        return len(self._requests)
+
+    def __contains__(self, request_id: str) -> bool:
+        """Whether a request of this id is accepted and not finished."""
+        return request_id in self._requests
+
+    def count(self, stage: Stage) -> int:
+        """Requests in `stage`."""
+        return self._counts[stage]
+
+    @property
+    def on_engine(self) -> int:
+        """Requests that the engine has."""
+        return self._counts[Stage.PREFILL] + self._counts[Stage.DECODE]
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait in the worker for a slot, prepared or not."""
+        return self._counts[Stage.PREPARE_QUEUE] + self._counts[Stage.PREPARING] + self._counts[Stage.READY_QUEUE]
+
+    # -- what happens
+
+    def accept(self, request_id: str, work: Work, now: float) -> Request:
+        """Take a request into the timeline; its time to first token is predicted here. Raises KeyError for a known id."""
+        if request_id in self._requests:
+            raise KeyError(request_id)
+        ttft_s = self.plan(now).wait_s + self.calibration.prefill_s(work.prompt_tokens)
+        request = Request(request_id, work, Stage.PREPARE_QUEUE, now, ttft_s)
+        self._requests[request_id] = request
+        self._counts[Stage.PREPARE_QUEUE] += 1
+        return request
+
+    def advance(self, request: Request, stage: Stage, now: float) -> None:
+        """Move a request on to a later stage; an earlier or the same one, or a finished request, changes nothing."""
+        if request.id not in self._requests or stage <= request.stage:
+            return
+        self._integrate(now)
+        if request.stage is Stage.PREFILL:
+            self._leave_line(request, now, got_first_token=stage is Stage.DECODE)
+        self._counts[request.stage] -= 1
+        self._counts[stage] += 1
+        request.stage = stage
+        if stage is Stage.PREFILL:
+            request.dispatched_s = now
+            if not self._line:
+                self._head_since_s = now
+            self._line[request.id] = request
+        elif stage is Stage.DECODE:
+            request.first_token_s = now
+            request.decoding_at_first_token = self._decode_integral
+
+    def reconsider(self, request: Request, work: Work) -> None:
+        """A better knowledge of what a request asks for has come; it counts from now on."""
+        request.work = work
+
+    def finish(self, request: Request, now: float, *, output_tokens: int | None = None, is_success: bool = True) -> bool:
+        """Remove a request on any way out: end, failure or cancel. False if it was gone already.
+
+        A success teaches: the decode step if the tokens are known, and for an answer that came in one piece the whole.
+        """
+        if self._requests.pop(request.id, None) is None:
+            return False
+        self._integrate(now)
+        if is_success:
+            self._learn_from_end(request, now, output_tokens)
+        if request.stage is Stage.PREFILL:
+            self._leave_line(request, now, got_first_token=False)
+        self._counts[request.stage] -= 1
+        return True
+
+    # -- what will be
+
+    def plan(self, now: float) -> Plan:
+        """Play forward everything accepted, from `now`."""
+        expected, calibration = self.output_tokens.value, self.calibration
+        step_s = calibration.decode_step_s(min(max(len(self._requests), 1), self.slots))
+        ends: list[float] = []
+        decode_s = prefill_s = 0.0
+        for request in self._requests.values():
+            if request.stage is Stage.DECODE:
+                produced = (now - request.first_token_s) / step_s
+                left_s = remaining_output(expected, produced, request.work.output_cap) * step_s
+                ends.append(now + left_s)
+                decode_s += left_s
+        ends += [now + expected * step_s] * self.foreign
+        tokens = 0
+        free_s = now
+        is_head = True
+        for request in self._line.values():
+            whole_s = calibration.prefill_s(request.work.prompt_tokens)
+            left_s = _remaining(whole_s, now - self._head_since_s) if is_head else whole_s
+            tokens += max(1, round(request.work.prompt_tokens * min(left_s / whole_s, 1.0)))
+            is_head = False
+            free_s += left_s
+            prefill_s += left_s
+            answer_s = self._answer_s(request.work, step_s)
+            decode_s += answer_s
+            ends.append(free_s + answer_s)
+        heapq.heapify(ends)
+        for request in self._requests.values():
+            if request.stage < Stage.PREFILL:
+                if len(ends) >= self.slots:
+                    free_s = max(free_s, heapq.heappop(ends))
+                own_s = calibration.prefill_s(request.work.prompt_tokens)
+                tokens += request.work.prompt_tokens
+                free_s += own_s
+                prefill_s += own_s
+                answer_s = self._answer_s(request.work, step_s)
+                decode_s += answer_s
+                heapq.heappush(ends, free_s + answer_s)
+        slot_s = now
+        if len(ends) >= self.slots:  # the earliest end that leaves a slot empty
+            slot_s = heapq.nsmallest(len(ends) - self.slots + 1, ends)[-1]
+        return Plan(
+            next_slot_ready_s=slot_s - now,
+            prefill_free_s=free_s - now,
+            prefill_backlog_s=prefill_s,
+            decode_backlog_s=decode_s / self.slots,
+            queued_tokens=tokens,
+            has_free_slot=len(self._requests) + self.foreign < self.slots,
+        )
+
+    def _answer_s(self, work: Work, step_s: float) -> float:
+        """Expected decode time of an answer that has not begun."""
+        if work.output_cap == 0:
+            return 0.0
+        return remaining_output(self.output_tokens.value, 0, work.output_cap) * step_s
+
+    # -- learning
+
+    def _leave_line(self, request: Request, now: float, *, got_first_token: bool) -> None:
+        """Take a request out of the prefill line; a first token shows how long the prefill took."""
+        was_head = next(iter(self._line.values())) is request
+        del self._line[request.id]
+        if got_first_token:
+            self._observe_prefill(request, now)
+        if got_first_token or was_head:
+            self._head_since_s = now
+
+    def _observe_prefill(self, request: Request, now: float) -> None:
+        """Collect one prefill; those that one step of the engine answered are learned as one."""
+        tokens = request.work.prompt_tokens
+        if self._sample is not None:
+            seen_tokens, begin_s, end_s = self._sample
+            if now - end_s <= SAME_STEP_S and request.dispatched_s <= end_s:
+                self._sample = (seen_tokens + tokens, begin_s, now)
+                return
+            self.calibration.learn_prefill(seen_tokens, end_s - begin_s)
+        self._sample = (tokens, max(request.dispatched_s, self._head_since_s), now)
+
+    def _learn_from_end(self, request: Request, now: float, output_tokens: int | None) -> None:
+        if output_tokens is not None and request.work.output_cap != 0:
+            self.output_tokens.learn(output_tokens)
+        if request.stage is Stage.DECODE and output_tokens is not None and output_tokens > 1:
+            seconds = now - request.first_token_s
+            if seconds > 0:
+                running = (self._decode_integral - request.decoding_at_first_token) / seconds
+                self.calibration.learn_decode_step(running, seconds / (output_tokens - 1))
+        elif request.stage is Stage.PREFILL and output_tokens is not None:
+            self._learn_from_plain_answer(request, now, output_tokens)
+
+    def _learn_from_plain_answer(self, request: Request, now: float, output_tokens: int) -> None:
+        """Split the time of an answer that came in one piece as the present knowledge would split it."""
+        running = max(self.on_engine, 1)
+        prefill_s = self.calibration.prefill_s(request.work.prompt_tokens)
+        step_s = self.calibration.decode_step_s(running)
+        seconds = now - request.dispatched_s
+        factor = seconds / (prefill_s + step_s * max(output_tokens - 1, 0))
+        self.calibration.learn_prefill(request.work.prompt_tokens, prefill_s * factor)
+        if output_tokens > 1:
+            self.calibration.learn_decode_step(running, step_s * factor)
+
+    def _integrate(self, now: float) -> None:
+        self._decode_integral += self._counts[Stage.DECODE] * (now - self._integral_at_s)
+        self._integral_at_s = now
+
+
+def _remaining(whole_s: float, elapsed_s: float) -> float:
+    """Time left of work planned to take `whole_s` that has had `elapsed_s`; re-predicted, never zero, when overdue.
+
+    >>> round(_remaining(1.0, 0.4), 3), round(_remaining(1.0, 1.0), 3), round(_remaining(1.0, 30.0), 3)
+    (0.6, 0.1, 3.0)
+    """
+    return max(whole_s - elapsed_s, OVERDUE_SHARE * max(whole_s, elapsed_s))
