@@ -30,6 +30,7 @@ METAVARS: dict[type[introspect.Type], str] = {
 class Spelling(msgspec.Struct, frozen=True, kw_only=True):
     """How a field is spelled where the field's own name will not do; an empty value keeps what the struct says.
 
+    `is_inline` lifts the fields of a nested struct among those around it: no prefix, no table of their own.
     `parse` turns one text into one value and raises ValueError with what is allowed.
     """
 
@@ -37,18 +38,26 @@ class Spelling(msgspec.Struct, frozen=True, kw_only=True):
     metavar: str = ""
     envvar: tuple[str, ...] = ()
     parse: Callable[[str], object] | None = None
+    is_inline: bool = False
 
 
 class FieldOption(click.Option):
     """One field of a configuration struct as an option, a variable and a key of the command's table.
 
+    `field_path` is where the field stands in the struct.
     `toml_path` is where the field stands in the table: ("weight", "inflight") is `inflight` in `[proxy.weight]`.
     """
 
     def __init__(
-        self, toml_path: tuple[str, ...], annotation: object, field: introspect.Field, spelling: Spelling
+        self,
+        field_path: tuple[str, ...],
+        toml_path: tuple[str, ...],
+        annotation: object,
+        field: introspect.Field,
+        spelling: Spelling,
     ) -> None:
         kind = bare(field.type)
+        self.field_path = field_path
         self.toml_path = toml_path
         self.annotation = annotation
         self.kind = kind
@@ -120,8 +129,8 @@ def configured(struct: type[msgspec.Struct], **spellings: Spelling) -> Callable[
 
         @functools.wraps(command)
         def call(**values: object) -> R:
-            filled = {option.toml_path: values.pop(option.name) for option in made}
-            return command(config=built(struct, filled, spellings), **values)
+            filled = {option.field_path: values.pop(option.name) for option in made}
+            return command(config=built(struct, filled), **values)
 
         declared = list(getattr(command, "__click_params__", []))
         call.__click_params__ = declared + made[::-1]  # type: ignore[attr-defined] # click reads them last first
@@ -131,35 +140,42 @@ def configured(struct: type[msgspec.Struct], **spellings: Spelling) -> Callable[
 
 
 def field_options(
-    struct: type[msgspec.Struct], spellings: dict[str, Spelling], above: tuple[str, ...] = ()
+    struct: type[msgspec.Struct],
+    spellings: dict[str, Spelling],
+    field_path: tuple[str, ...] = (),
+    toml_path: tuple[str, ...] = (),
 ) -> Iterator[FieldOption]:
     """Yield the options of a struct in the order of its fields, those of nested structs in their place."""
     annotations = typing.get_type_hints(struct, include_extras=True)
-    for field in typing.cast("introspect.StructType", introspect.type_info(struct)).fields:
-        kind = bare(field.type)
+    for field in fields_of(struct):
+        spelling = spellings.get(field.name, Spelling())
+        kind, here = bare(field.type), (*field_path, field.name)
         if isinstance(kind, introspect.StructType):
-            yield from field_options(kind.cls, {}, (*above, field.name))
+            yield from field_options(kind.cls, {}, here, toml_path if spelling.is_inline else (*toml_path, field.name))
         else:
-            spelling = spellings.get(field.name, Spelling())
-            path = (*above, toml_key(field.name, spelling))
-            yield FieldOption(path, annotations[field.name], field, spelling)
+            key = (*toml_path, toml_key(field.name, spelling))
+            yield FieldOption(here, key, annotations[field.name], field, spelling)
 
 
-def built(struct: type[S], filled: dict[tuple[str, ...], object], spellings: dict[str, Spelling]) -> S:
-    """Return the struct made of the options' values; raises UsageError if the whole does not hold together."""
+def built(struct: type[S], filled: dict[tuple[str, ...], object]) -> S:
+    """Return the struct made of values by field path; raises UsageError if the whole does not hold together."""
     values: dict[str, object] = {}
-    for field in typing.cast("introspect.StructType", introspect.type_info(struct)).fields:
+    for field in fields_of(struct):
         kind = bare(field.type)
-        key = toml_key(field.name, spellings.get(field.name, Spelling()))
         if isinstance(kind, introspect.StructType):
-            inner = {path[1:]: value for path, value in filled.items() if path[0] == key and len(path) > 1}
-            values[field.name] = built(kind.cls, inner, {})
+            inner = {path[1:]: value for path, value in filled.items() if path[0] == field.name}
+            values[field.name] = built(kind.cls, inner)
         else:
-            values[field.name] = filled[key,]
+            values[field.name] = filled[field.name,]
     try:
         return struct(**values)
     except (TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from error
+
+
+def fields_of(struct: type[msgspec.Struct]) -> tuple[introspect.Field, ...]:
+    """Return a struct's fields in their order."""
+    return typing.cast("introspect.StructType", introspect.type_info(struct)).fields
 
 
 def toml_key(field_name: str, spelling: Spelling) -> str:
