@@ -25,6 +25,11 @@ from deploy.replay.run import replay as run_replay
 from deploy.replay.schedule import Plan, schedule
 from deploy.replay.traces import SAMPLES, TraceError, count_rows, read_trace, trace_path
 
+EXAMPLES = """\b
+Examples:
+  forebay replay conv-sample --target http://127.0.0.1:8000 --limit 200
+  forebay replay trace.csv --target http://10.0.0.1:8000 --target http://10.0.0.2:8000 --rate 12"""
+
 
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line asked for, checked."""
@@ -45,7 +50,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     is_quiet: bool
 
 
-@click.command(short_help="Replay a request trace against a server, open loop, and report.")
+@click.command(epilog=EXAMPLES)
 @click.argument("trace")
 @click.option(
     "--target",
@@ -143,7 +148,7 @@ def replay(
     progress_file: Path | None,
     quiet: bool,
 ) -> None:
-    r"""Send the requests of TRACE to a server at the times they came, and report what it did.
+    """Send the requests of TRACE to a server at the times they came, and report what it did.
 
     TRACE is a file, an Azure CSV (TIMESTAMP,ContextTokens,GeneratedTokens) or Mooncake JSONL, or the name of a sample
     that comes with Forebay: conv-sample. Prompts are synthetic text of the trace's lengths.
@@ -152,11 +157,6 @@ def replay(
     How late the client itself was is measured too; a report is VOID if that was more than --lag-bound.
 
     Ctrl-C or SIGTERM ends it with the report of what was done. Exit status: 0 every request was answered, 1 any error.
-
-    \b
-    Examples:
-      forebay replay conv-sample --target http://127.0.0.1:8000 --limit 200
-      forebay replay trace.csv --target http://10.0.0.1:8000 --target http://10.0.0.2:8000 --rate 12 --json out.json
     """
     if speedup is not None and rate is not None:
         raise click.UsageError("--speedup and --rate exclude each other")

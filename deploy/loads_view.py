@@ -1,0 +1,232 @@
+"""What `GET /debug/instance_loads` says, for people: a table of the fleet, or one plain line of it.
+
+An unknown number is shown as `–`, never as 0; a number taken from another instance is marked `~`. Pure: JSON in,
+renderables out. No network, no clock.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+UNKNOWN: Final = "–"
+_BAR_CELLS: Final = 10
+_BAR_FLOOR_MS: Final = 1000.0  # a full bar is at least a second, so that an idle fleet does not look busy
+_LINE_INSTANCES: Final = 8
+_STATE_STYLES: Final = {"ready": "green", "draining": "yellow", "unknown": "red"}
+_TIER_STYLES: Final = {"measured": "green", "in_flight": "yellow", "round_robin": "red"}
+_BUS_STYLES: Final = {"fresh": "green", "stale": "yellow", "blind": "red"}
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """One number of one instance; None is unknown."""
+
+    value: float | None = None
+    source: str | None = None
+    age_ms: float | None = None
+    weight: float | None = None
+    contribution: float | None = None
+    imputed_from: str | None = None
+
+
+class InstanceLoad(msgspec.Struct, frozen=True):
+    """One instance as the replica sees it."""
+
+    pool: str
+    id: str
+    state: str = "unknown"
+    models: tuple[str, ...] = ()
+    worker_url: str | None = None
+    age_ms: float | None = None
+    reason: str | None = None
+    signals: dict[str, Signal] = {}
+    total: float | None = None
+    selected: int = 0
+
+
+class Bus(msgspec.Struct, frozen=True):
+    """How fresh a pool's view of the bus is."""
+
+    state: str = "blind"
+    age_ms: float | None = None
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """How a pool's choices are made at this moment."""
+
+    tier: str = "round_robin"
+    bus: Bus = Bus()
+
+
+class Loads(msgspec.Struct, frozen=True):
+    """The whole answer of `GET /debug/instance_loads`."""
+
+    replica: str = UNKNOWN
+    strategy: str = UNKNOWN
+    pools: dict[str, Pool] = {}
+    instances: tuple[InstanceLoad, ...] = ()
+
+
+LoadsLike = Loads | Mapping[str, Any]
+"""The answer decoded, or as the plain dictionary that JSON gives."""
+
+
+def decode(body: bytes) -> Loads:
+    """The answer's body as a struct; raises msgspec.MsgspecError if it is something else."""
+    return msgspec.json.decode(body, type=Loads)
+
+
+def render(loads: LoadsLike, previous: LoadsLike | None = None) -> RenderableType:
+    """The fleet as a heading and a table; shares are of the choices made since `previous`, else of all."""
+    now = _struct(loads)
+    before = {} if previous is None else _selected(_struct(previous))
+    return Group(_heading(now), _table(now, _shares(now, before)))
+
+
+def plain_line(loads: LoadsLike) -> str:
+    """The fleet on one line without colour: tier and bus of each pool, then at most eight instances.
+
+    >>> plain_line({"replica": "a:8000", "strategy": "least_load", "instances": [{"pool": "p", "id": "e1"}]})
+    'a:8000 least_load | e1 unknown in flight – backlog – kv – share –'
+    """
+    now = _struct(loads)
+    shares = _shares(now, {})
+    parts = [f"{now.replica} {now.strategy}"]
+    parts += [f"{name}: {pool.tier}, bus {pool.bus.state}" for name, pool in sorted(now.pools.items())]
+    shown = _ordered(now)[:_LINE_INSTANCES]
+    parts += [_line_of(instance, shares) for instance in shown]
+    if len(now.instances) > len(shown):
+        parts.append(f"and {len(now.instances) - len(shown)} more")
+    return " | ".join(parts)
+
+
+def number(value: float | None, form: Callable[[float], str] = "{:g}".format, *, is_imputed: bool = False) -> str:
+    """A number as text; `–` if unknown, `~` before it if taken from another instance.
+
+    >>> number(None), number(0.0), number(3.0, is_imputed=True)
+    ('–', '0', '~3')
+    """
+    return UNKNOWN if value is None else ("~" if is_imputed else "") + form(value)
+
+
+def duration(value_ms: float) -> str:
+    """Milliseconds as people read them.
+
+    >>> duration(42.4), duration(1234.0), duration(90_000.0)
+    ('42 ms', '1.2 s', '90 s')
+    """
+    if value_ms < 1000:
+        return f"{value_ms:.0f} ms"
+    return f"{value_ms / 1000:.1f} s" if value_ms < 10_000 else f"{value_ms / 1000:.0f} s"
+
+
+def bar(value: float, full: float) -> str:
+    """A bar of ten cells, filled by value / full in steps of half a cell; anything above 0 shows.
+
+    >>> bar(0.0, 10.0), bar(5.0, 10.0), bar(0.1, 10.0), bar(20.0, 10.0)
+    ('          ', '━━━━━     ', '╸         ', '━━━━━━━━━━')
+    """
+    halves = round(2 * _BAR_CELLS * min(1.0, value / full))
+    if value > 0:
+        halves = max(1, halves)
+    return ("━" * (halves // 2) + "╸" * (halves % 2)).ljust(_BAR_CELLS)
+
+
+def _struct(loads: LoadsLike) -> Loads:
+    return loads if isinstance(loads, Loads) else msgspec.convert(loads, Loads)
+
+
+def _ordered(loads: Loads) -> list[InstanceLoad]:
+    return sorted(loads.instances, key=lambda instance: (instance.pool, instance.id))
+
+
+def _selected(loads: Loads) -> dict[tuple[str, str], int]:
+    return {(instance.pool, instance.id): instance.selected for instance in loads.instances}
+
+
+def _shares(now: Loads, before: dict[tuple[str, str], int]) -> dict[tuple[str, str], float]:
+    """Share of each instance in its pool's choices since before; of all choices if there were none, or it restarted."""
+    counts = _selected(now)
+    news = {key: count - before.get(key, 0) for key, count in counts.items()}
+    if min(news.values(), default=0) >= 0 and any(news.values()):
+        counts = news
+    totals: dict[str, int] = {}
+    for (pool, _), count in counts.items():
+        totals[pool] = totals.get(pool, 0) + count
+    return {key: count / totals[key[0]] for key, count in counts.items() if totals[key[0]]}
+
+
+def _heading(loads: Loads) -> Text:
+    text = Text.assemble(("replica ", "dim"), loads.replica, ("  strategy ", "dim"), loads.strategy)
+    for name, pool in sorted(loads.pools.items()):
+        text.append("\npool ", "dim").append(name)
+        text.append("  choosing by ", "dim").append(pool.tier, _TIER_STYLES.get(pool.tier, ""))
+        text.append("  bus ", "dim").append(pool.bus.state, _BUS_STYLES.get(pool.bus.state, ""))
+        text.append(f" {number(pool.bus.age_ms, duration)}")
+    return text
+
+
+def _table(loads: Loads, shares: dict[tuple[str, str], float]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    has_pools = len({instance.pool for instance in loads.instances}) > 1
+    has_reasons = any(instance.reason for instance in loads.instances)
+    left = [*(["pool"] if has_pools else []), "instance", "state"]
+    right = ["age", "in flight", "prepare q+run", "ready q+run", "prefill", "decode"]
+    for column in left:
+        table.add_column(column, no_wrap=True)
+    for column in right:
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("predicted backlog", no_wrap=True)
+    for column in ("kv", "score", "share"):
+        table.add_column(column, justify="right", no_wrap=True)
+    if has_reasons:
+        table.add_column("why", style="dim")
+    full_ms = max([_BAR_FLOOR_MS, *(_value(i, "predicted_total_backlog_ms") or 0.0 for i in loads.instances)])
+    for instance in _ordered(loads):
+        cells: Iterable[str] = _cells(instance, full_ms, shares.get((instance.pool, instance.id)))
+        reason = [escape(instance.reason or "")] if has_reasons else []
+        table.add_row(*([escape(instance.pool)] if has_pools else []), *cells, *reason)
+    return table
+
+
+def _cells(instance: InstanceLoad, full_ms: float, share: float | None) -> list[str]:
+    style = _STATE_STYLES.get(instance.state, "default")
+    backlog_ms = _value(instance, "predicted_total_backlog_ms")
+    drawn = bar(backlog_ms or 0.0, full_ms)
+    return [
+        escape(instance.id),
+        f"[{style}]{escape(instance.state)}[/]",
+        number(instance.age_ms, duration),
+        _shown(instance, "inflight"),
+        f"{_shown(instance, 'prepare_queue_depth')}+{_shown(instance, 'active_prepare')}",
+        f"{_shown(instance, 'ready_queue_depth')}+{_shown(instance, 'active_ready')}",
+        _shown(instance, "pending_prefill_count"),
+        _shown(instance, "active_decode_count"),
+        f"[cyan]{drawn}[/] {_shown(instance, 'predicted_total_backlog_ms', duration)}",
+        _shown(instance, "kv_usage", "{:.0%}".format),
+        number(instance.total, "{:.2f}".format),
+        number(share, "{:.0%}".format),
+    ]
+
+
+def _line_of(instance: InstanceLoad, shares: dict[tuple[str, str], float]) -> str:
+    return (
+        f"{instance.id} {instance.state} in flight {_shown(instance, 'inflight')}"
+        f" backlog {_shown(instance, 'predicted_total_backlog_ms', duration)}"
+        f" kv {_shown(instance, 'kv_usage', '{:.0%}'.format)}"
+        f" share {number(shares.get((instance.pool, instance.id)), '{:.0%}'.format)}"
+    )
+
+
+def _value(instance: InstanceLoad, name: str) -> float | None:
+    signal = instance.signals.get(name)
+    return None if signal is None else signal.value
+
+
+def _shown(instance: InstanceLoad, name: str, form: Callable[[float], str] = "{:g}".format) -> str:
+    signal = instance.signals.get(name, Signal())
+    return number(signal.value, form, is_imputed=signal.source == "imputed")
