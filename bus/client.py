@@ -21,5 +21,6 @@ def connect(url: str, *, timeout_s: float) -> redis_asyncio.Redis:
             socket_connect_timeout=timeout_s,
             health_check_interval=0,
         )
-    except ValueError as fault:
-        raise BusUnavailable(f"redis URL: {fault}") from fault  # never the URL: it may hold a password
+    except ValueError:
+        # neither the URL nor what the library says of it: a part of a password may be taken for a port, and shown
+        raise BusUnavailable("redis URL: expected redis://[USER:PASSWORD@]HOST:PORT[/DATABASE]") from None

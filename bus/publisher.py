@@ -23,6 +23,9 @@ log = logging.getLogger("forebay.bus")
 #: Changes that come closer together than this share one record.
 COALESCE_S: Final = 0.020
 
+#: After a fault changes wait this long, so that a bus that is coming up is not met by a storm of attempts.
+PAUSE_AFTER_FAULT_S: Final = 0.1
+
 
 class Publisher:
     """Publishes the pressure of one instance until another worker takes the instance over.
@@ -50,6 +53,7 @@ class Publisher:
         self.published = 0
         self.failures = 0
         self.is_superseded = False
+        self.is_withdrawn = False
         self._publish = Script(client, "publish")
         self._register = Script(client, "register")
         self._pressure_key = pressure_key(pool, instance)
@@ -74,18 +78,20 @@ class Publisher:
         self._change.set()
 
     async def run(self) -> None:
-        """Publish until cancelled or superseded; a bus that does not answer is tried again at each heartbeat."""
-        while not self.is_superseded:
+        """Publish until cancelled, superseded or withdrawn; a bus that does not answer is tried again."""
+        while not self._is_over:
             self._change.clear()
             await self.publish_now()
             await self._wait_for_change()
 
     async def publish_now(self) -> None:
         """Announce the instance if that is due, then publish one record; on a fault only count it and say so once."""
+        if self._is_over:
+            return
         try:
             if self._clock() - self._registered_at_s >= self._registration_ttl_s / 3:
                 await self._announce(self._registration(), self._registration_ttl_s)
-            if not self.is_superseded:
+            if not self._is_over:
                 await self._publish_record()
         except BusUnavailable as fault:
             self.failures += 1
@@ -95,7 +101,12 @@ class Publisher:
         self._published_at_s = self._clock()
 
     async def withdraw(self, registration: Registration) -> None:
-        """Say that the instance is gone: its entry stays as a memory of its models. A fault is only logged."""
+        """Say that the instance is gone, and publish no more: its entry stays as a memory of its models.
+
+        A fault is only logged. Nothing announces the instance again, whatever a publish that is under way finds.
+        """
+        self.is_withdrawn = True
+        self._change.set()
         try:
             if self.epoch and not self.is_superseded:
                 await self._announce(registration, 0)
@@ -104,14 +115,22 @@ class Publisher:
                 "instance %s: could not be withdrawn (%s); its registration expires by itself", self.instance, fault
             )
 
+    @property
+    def _is_over(self) -> bool:
+        return self.is_superseded or self.is_withdrawn
+
     async def _announce(self, registration: Registration, lifetime_s: float) -> None:
-        is_stored, epoch = await self._register(
-            (self._instances_key, self._pressure_key),
-            (self.instance, self.epoch, int(lifetime_s * 1000), REMEMBERED_MS, encode_registration(registration)),
-        )
+        self._registered_at_s = self._clock()  # before the answer: what announce() asks for meanwhile must stay asked
+        try:
+            is_stored, epoch = await self._register(
+                (self._instances_key, self._pressure_key),
+                (self.instance, self.epoch, int(lifetime_s * 1000), REMEMBERED_MS, encode_registration(registration)),
+            )
+        except BusUnavailable:
+            self._registered_at_s = float("-inf")
+            raise
         if is_stored:
             self.epoch = int(epoch)
-            self._registered_at_s = self._clock()
         else:
             self._give_way(int(epoch))
 
@@ -131,19 +150,22 @@ class Publisher:
                 self.announce()  # the bus lost the registration: not at the next renewal, now
 
     def _give_way(self, epoch: int) -> None:
+        if self.is_superseded:
+            return  # two publishes were under way
         self.is_superseded = True
         log.error("instance %s: a newer worker (epoch %d, ours %d) owns it; draining", self.instance, epoch, self.epoch)
         self._on_superseded()
 
     async def _wait_for_change(self) -> None:
-        """Return at the next change, at most every COALESCE_S and at least every heartbeat."""
+        """Return at the next change, at most every COALESCE_S and at least every heartbeat; after a fault later."""
         heartbeat_s = self._registration().heartbeat_ms / 1000
         try:
             async with asyncio.timeout(heartbeat_s):
                 await self._change.wait()
         except TimeoutError:
             return
-        pause_s = self._published_at_s + COALESCE_S - self._clock()
+        least_s = COALESCE_S if self._is_answering else PAUSE_AFTER_FAULT_S
+        pause_s = self._published_at_s + least_s - self._clock()
         if pause_s > 0:
             await asyncio.sleep(pause_s)
 

@@ -16,9 +16,9 @@ import redis.asyncio as redis_asyncio
 from bus.errors import BusUnavailable, InvalidName
 from bus.keys import checked_instance, instances_key, pressure_key
 from bus.record import MAX_RECORD_BYTES, Decoded, decode_record
-from bus.registration import REMEMBERED_MS, RegistrationEntry, decode_entry
+from bus.registration import MAX_ENTRY_BYTES, REMEMBERED_MS, RegistrationEntry, decode_entry
 from bus.scripts import Script
-from bus.view import PoolView, Reading
+from bus.view import PoolView, Reading, parse_published_us, time_fault
 
 log = logging.getLogger("forebay.bus")
 
@@ -28,6 +28,10 @@ REGISTRATIONS_EVERY_S: Final = 0.5
 #: After a failed reading the next one is tried this much later, so that a dead bus costs one budget a pause, not each
 #: request one.
 PAUSE_AFTER_FAULT_S: Final = 0.1
+
+#: After an outage of the bus the registrations that stood before it stand this much longer: time for some heartbeats,
+#: with which the workers renew them.
+RECOVERY_S: Final = 2.0
 
 BusState = Literal["fresh", "stale", "blind"]
 
@@ -55,11 +59,14 @@ class Reader:
         self._instances_key = instances_key(pool)
         self._budget_s = budget_s
         self._clock = clock
-        self._view = PoolView(pool, 0, float("-inf"), {})
+        self._view = PoolView(pool, 0, float("-inf"), {}, 0)
         self._entries: dict[str, RegistrationEntry] = {}
         self._entries_at_s = float("-inf")
         self._decoded: dict[str, tuple[bytes | None, Decoded]] = {}
+        self._time_faults: dict[str, tuple[str, bytes | None]] = {}
         self._reading: asyncio.Task[None] | None = None
+        self._reading_since_s = float("-inf")
+        self._recovered_at_s = float("-inf")
         self._pause_until_s = float("-inf")
         self._is_answering: bool | None = None
 
@@ -70,7 +77,10 @@ class Reader:
                 return self._view
             self._reading = asyncio.create_task(self._read(), name=f"read {self.pool}")
             self._reading.add_done_callback(self._forget_reading)
-        await asyncio.wait((self._reading,), timeout=self._budget_s)
+            self._reading_since_s = self._clock()
+        left_s = self._reading_since_s + self._budget_s - self._clock()
+        if left_s > 0:  # a reading that hangs costs one budget, not each caller one
+            await asyncio.wait((self._reading,), timeout=left_s)
         return self._view
 
     @property
@@ -113,21 +123,28 @@ class Reader:
         """Ask, and store what came; False if there are instances that were not asked for."""
         asked = list(self._entries)
         keys = [self._instances_key, *(pressure_key(self.pool, instance) for instance in asked)]
-        reply: list[Any] = await self._script(keys, (int(with_registrations), MAX_RECORD_BYTES))
+        reply: list[Any] = await self._script(keys, (int(with_registrations), MAX_RECORD_BYTES, MAX_ENTRY_BYTES))
         self.reads += 1
         now_s = self._clock()
         seconds, microseconds, registrations, *pressures = reply
         if with_registrations:
             self._take_registrations(registrations or (), now_s)
+        server_us = int(seconds) * 1_000_000 + int(microseconds)
+        self._forget_long_gone(server_us)
         readings = {
-            instance: self._reading_of(instance, *pressure)
+            instance: self._reading_of(instance, self._entries[instance], server_us, *pressure)
             for instance, pressure in zip(asked, pressures, strict=True)
             if instance in self._entries
         }
-        server_us = int(seconds) * 1_000_000 + int(microseconds)
-        self._forget_long_gone(server_us)
-        self._view = PoolView(self.pool, server_us, now_s, readings)
+        self._view = PoolView(self.pool, server_us, now_s, readings, self._standing_us(server_us, now_s))
         return len(readings) == len(self._entries)
+
+    def _standing_us(self, server_us: int, now_s: float) -> int:
+        """Server time at which registrations are judged, see PoolView."""
+        if self._is_answering is False:
+            self._recovered_at_s = now_s
+        is_recovering = now_s - self._recovered_at_s < RECOVERY_S
+        return self._view.standing_us if is_recovering and self._view.standing_us else server_us
 
     def _take_registrations(self, flat: list[bytes] | tuple[()], now_s: float) -> None:
         """Merge what the hash holds into what is known.
@@ -156,17 +173,33 @@ class Reader:
         for instance in [name for name, entry in self._entries.items() if entry.expires_us < horizon_us]:
             del self._entries[instance]
             self._decoded.pop(instance, None)
+            self._time_faults.pop(instance, None)
 
-    def _reading_of(self, instance: str, raw: bytes | None, published: bytes | None, length: int) -> Reading:
+    def _reading_of(
+        self,
+        instance: str,
+        entry: RegistrationEntry,
+        server_us: int,
+        raw: bytes | None,
+        published: bytes | None,
+        length: int,
+    ) -> Reading:
         decoded = self._decode(instance, raw, length)
-        entry = self._entries.get(instance)
-        if decoded.record is not None and entry is not None and decoded.record.epoch != entry.epoch:
-            self._entries_at_s = float("-inf")  # a new worker: its address comes with the next reading
-        try:
-            published_us = int(published) if published is not None else None
-        except ValueError:
-            published_us = None
+        published_us = parse_published_us(published)
+        if decoded.record is not None:
+            if decoded.record.epoch > entry.epoch:
+                self._entries_at_s = float("-inf")  # a new worker: its address comes with the next reading
+            fault = time_fault(published_us, server_us=server_us, ttl_ms=entry.registration.ttl_ms)
+            self._count_time_fault(instance, fault, published)
         return Reading(instance, entry, decoded.record, published_us, decoded.fault, decoded.bad_signals)
+
+    def _count_time_fault(self, instance: str, fault: str | None, published: bytes | None) -> None:
+        """Count a time that cannot be believed once for each such time, as records are."""
+        if fault is None:
+            self._time_faults.pop(instance, None)
+        elif self._time_faults.get(instance) != (fault, published):
+            self._time_faults[instance] = (fault, published)
+            self.faults[fault] += 1
 
     def _decode(self, instance: str, raw: bytes | None, length: int) -> Decoded:
         """Decode a record unless it is the very one decoded last; faults are counted once a record."""

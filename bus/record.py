@@ -143,7 +143,7 @@ def decode_record(raw: bytes | None) -> Decoded:
         return Decoded(None, "too large")
     try:
         record = _decode_strict(raw)
-    except msgspec.DecodeError:  # covers ValidationError: some field is not what it should be
+    except (msgspec.DecodeError, RecursionError):  # covers ValidationError: some field is not what it should be
         return _salvage(raw)
     if record.schema != SCHEMA_VERSION:
         return Decoded(None, "schema")
@@ -173,7 +173,7 @@ def _salvage(raw: bytes) -> Decoded:
         if value is None:
             continue
         if is_believable(name, value):
-            believed[name] = value
+            believed[name] = int(value) if name in _WHOLE else value
         else:
             bad.append(name)
     record = PressureRecord(epoch=epoch, sequence=sequence, state_code=state_code, **believed)
@@ -188,10 +188,10 @@ def is_believable(name: str, value: object) -> bool:
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    if name in _WHOLE and not isinstance(value, int):
-        return False
     largest = 1 if name in _SHARES else LARGEST
-    return 0 <= value <= largest  # False for NaN and for both infinities
+    if not 0 <= value <= largest:  # NaN and both infinities too
+        return False
+    return name not in _WHOLE or value == int(value)
 
 
 def _has_identity(epoch: object, sequence: object, state_code: object) -> bool:

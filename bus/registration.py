@@ -4,14 +4,23 @@ In Redis an entry is `EPOCH;EXPIRES_US;` (written by the script, in server time,
 decoding) followed by the MessagePack map below.
 """
 
-from typing import Final, Literal
+import re
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
+
+from bus.record import LARGEST
 
 RegistrationState = Literal["ready", "draining", "gone"]
 
 #: An expired entry stays this long, as the memory of which models a pool served lately.
 REMEMBERED_MS: Final = 600_000
+
+#: An entry is some hundred bytes; whatever is larger was not written by a queue worker and is not sent to readers.
+MAX_ENTRY_BYTES: Final = 65_536
+
+Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,10 +31,10 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     engine_url: str
     models: tuple[str, ...] = ()
     kind: str = "openai"
-    slots: int = 1
+    slots: Positive = 1
     """Requests that run at once on the engine."""
     state: RegistrationState = "ready"
-    ttl_ms: int = 1500
+    ttl_ms: Positive = 1500
     """Life of the pressure record: older than this it is unknown."""
 
     @property
@@ -44,6 +53,7 @@ class RegistrationEntry(msgspec.Struct, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Registration).decode
+_ENTRY: Final = re.compile(rb"(\d{1,16});(\d{1,16});(.*)", re.DOTALL)
 
 
 def encode_registration(registration: Registration) -> bytes:
@@ -60,8 +70,11 @@ def decode_entry(raw: bytes) -> RegistrationEntry | None:
     >>> decode_entry(b"rubbish") is None
     True
     """
+    found = _ENTRY.fullmatch(raw)
+    if found is None:
+        return None
+    epoch, expires_us, payload = found.groups()
     try:
-        epoch, expires_us, payload = raw.split(b";", 2)
         return RegistrationEntry(int(epoch), int(expires_us), _decode(payload))
-    except (ValueError, msgspec.DecodeError):  # DecodeError covers ValidationError
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # DecodeError covers ValidationError
         return None

@@ -68,6 +68,32 @@ def aged_ms(published_ms: float, *, age_ms: float, heartbeat_ms: float) -> float
     return max(0, published_ms - min(age_ms, heartbeat_ms))
 
 
+def parse_published_us(raw: bytes | None) -> int | None:
+    """Server time in microseconds as the bus stores it; None if it is no such time.
+
+    >>> parse_published_us(b"1700000000000000"), parse_published_us(b"-1"), parse_published_us(None)
+    (1700000000000000, None, None)
+    """
+    return int(raw) if raw is not None and len(raw) <= 16 and raw.isdigit() else None
+
+
+def time_fault(published_us: int | None, *, server_us: float, ttl_ms: float) -> str | None:
+    """Why a record published then cannot be used at `server_us`; None: it can.
+
+    Up to one TTL in the future is believed, as just published: the server's clock may be set back a little, or a
+    replica whose clock is behind may take over. More would make a record that never ages.
+
+    >>> time_fault(1_000_000, server_us=2_500_000, ttl_ms=1500), time_fault(1_000_000, server_us=2_500_001, ttl_ms=1500)
+    (None, 'expired')
+    """
+    if published_us is None:
+        return "no publishing time"
+    age_ms = (server_us - published_us) / 1000
+    if age_ms > ttl_ms:
+        return "expired"
+    return "published in the future" if age_ms < -ttl_ms else None
+
+
 class PoolView(msgspec.Struct, frozen=True):
     """All instances of a pool, as one round trip found them."""
 
@@ -76,18 +102,25 @@ class PoolView(msgspec.Struct, frozen=True):
     read_at_s: float
     """When it was read, on the reader's own monotonic clock, seconds."""
     readings: Mapping[str, Reading]
+    standing_us: int
+    """Server time at which registrations are judged: that of the reading, or, while workers have not had the time to
+    renew them after an outage of the bus, that of the last reading before it."""
 
     def age_s(self, now_s: float) -> float:
         """Seconds since this view was read."""
         return max(0.0, now_s - self.read_at_s)
 
     def live(self, now_s: float) -> list[Pressure]:
-        """The instances whose registration stands, each with what is known of it at `now_s`."""
-        server_us = self.server_us + int(self.age_s(now_s) * 1e6)
+        """The instances whose registration stands, each with what is known of it at `now_s`.
+
+        Records age with the view, registrations do not: while the bus is silent no worker can renew its own, and an
+        engine that was there when the bus fell silent can still be asked.
+        """
+        server_us = self.server_us + self.age_s(now_s) * 1e6
         found = []
         for reading in self.readings.values():
             entry = reading.entry
-            if entry is not None and entry.expires_us > server_us and entry.registration.state != "gone":
+            if entry is not None and entry.expires_us > self.standing_us and entry.registration.state != "gone":
                 found.append(_pressure(reading, entry, server_us))
         return found
 
@@ -98,17 +131,16 @@ class PoolView(msgspec.Struct, frozen=True):
         )
 
 
-def _pressure(reading: Reading, entry: RegistrationEntry, server_us: int) -> Pressure:
+def _pressure(reading: Reading, entry: RegistrationEntry, server_us: float) -> Pressure:
     """Judge one reading at server time `server_us`: whether the record is this worker's, and young enough."""
-    registration = entry.registration
+    registration, published_us = entry.registration, reading.published_us
     record, fault, age_ms = reading.record, reading.fault, None
     if record is not None:
-        if reading.published_us is None:
-            record, fault = None, "no publishing time"
-        else:
-            age_ms = max(0.0, (server_us - reading.published_us) / 1000)
-            if age_ms > registration.ttl_ms:
-                record, fault = None, "expired"
-            elif record.epoch != entry.epoch:
-                record, fault = None, "epoch of another worker"
+        fault = time_fault(published_us, server_us=server_us, ttl_ms=registration.ttl_ms)
+        if fault is None and record.epoch != entry.epoch:
+            fault = "epoch of another worker"
+        if fault is not None:
+            record = None
+        if published_us is not None:
+            age_ms = max(0.0, (server_us - published_us) / 1000)
     return Pressure(reading.instance, registration, record, age_ms, fault, reading.bad_signals)
