@@ -37,11 +37,11 @@ PORT_TRIES = 5
 """Free ports tried: between the choice of one and the server's bind, another process may take it."""
 
 
-class ServerNotFound(ForebayError):  # noqa: N818 # the name says what happened
+class ServerNotFound(ForebayError):
     """No Redis or Valkey server program on this machine."""
 
 
-class ServerFailed(ForebayError):  # noqa: N818 # the name says what happened
+class ServerFailed(ForebayError):
     """The server program ended, or did not answer in time."""
 
 

@@ -1,0 +1,105 @@
+"""Which processes a cluster consists of, with their commands. Pure: ports and paths are arguments, nothing starts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from deploy.cluster.config import UpConfig
+from deploy.cluster.processes import Part
+from deploy.cluster.supervision import Policy
+from workers.config import InstanceConfig
+
+DRAIN_S = 3.0
+"""How long running requests may take to finish when the cluster is stopped: a demonstration has nobody to wait for."""
+
+PATIENCE = Policy(ending_s=DRAIN_S + 2.0)
+"""Workers and replicas drain first and then have two seconds more before they are killed; the others end at once."""
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the machine gives to the plan."""
+
+    program: tuple[str, ...]
+    """The `forebay` command as words."""
+    bus_command: tuple[str, ...] = ()
+    """The embedded server's command; empty where the bus runs already."""
+    bus_url: str
+    engine_ports: Sequence[int] = ()
+    progress_file: Path
+    report_file: Path
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts in the order in which they start; they stop in the opposite order."""
+
+    bus: tuple[Part, ...]
+    engines: tuple[Part, ...]
+    workers: tuple[Part, ...]
+    replicas: tuple[Part, ...]
+    traffic: tuple[Part, ...]
+
+    @property
+    def stages(self) -> tuple[tuple[Part, ...], ...]:
+        """The parts by stages; each needs those before it."""
+        return self.bus, self.engines, self.workers, self.replicas, self.traffic
+
+
+def plan(config: UpConfig, here: Surroundings) -> Plan:
+    """Return the parts of a cluster."""
+    simulated = [
+        InstanceConfig(id=f"sim-{number}", engine_url=f"http://127.0.0.1:{port}")
+        for number, port in enumerate(here.engine_ports, start=1)
+    ]
+    return Plan(
+        bus=(Part(name="bus", command=here.bus_command, policy=PATIENCE),) if here.bus_command else (),
+        engines=tuple(
+            engine_part(config, here, number, port) for number, port in enumerate(here.engine_ports, start=1)
+        ),
+        workers=tuple(worker_part(config, here, instance) for instance in (*config.engines, *simulated)),
+        replicas=tuple(replica_part(config, here, index) for index in range(config.replicas)),
+        traffic=(traffic_part(config, here),) if config.demo_traffic else (),
+    )
+
+
+def engine_part(config: UpConfig, here: Surroundings, number: int, port: int) -> Part:
+    """Return the part of one simulated engine."""
+    words = ["engine", "--host", "127.0.0.1", "--port", str(port), "--seed", str(number)]
+    words += ["--max-num-seqs", str(config.slots)] if config.slots else []
+    return Part(name=f"engine-sim-{number}", command=(*here.program, *words), policy=PATIENCE)
+
+
+def worker_part(config: UpConfig, here: Surroundings, instance: InstanceConfig) -> Part:
+    """Return the part that owns one engine's queue."""
+    words = ["worker", "--redis", here.bus_url, "--instance", f"{instance.id}={instance.engine_url}"]
+    words += ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--drain-s", str(DRAIN_S)]
+    words += ["--slots", str(config.slots)] if config.slots else []
+    return Part(name=f"worker-{instance.id}", command=(*here.program, *words), policy=PATIENCE)
+
+
+def replica_part(config: UpConfig, here: Surroundings, index: int) -> Part:
+    """Return the part of one replica."""
+    debug = "--debug-on-main-port" if config.debug_on_main_port else "--no-debug-on-main-port"
+    words = ["proxy", "--redis", here.bus_url, "--name", f"replica-{index + 1}", "--host", config.host]
+    words += ["--port", str(config.ports[index]), "--admin-port", str(config.admin_ports[index]), debug]
+    words += ["--drain-s", str(DRAIN_S), *(["--strategy", config.strategy] if config.strategy else [])]
+    return Part(name=f"replica-{index + 1}", command=(*here.program, *words), policy=PATIENCE)
+
+
+def traffic_part(config: UpConfig, here: Surroundings) -> Part:
+    """Return the part that sends the sample of a trace, over and over, to all replicas in turn."""
+    words = ["replay", "conv-sample", "--loop", "--quiet", "--speedup", f"{config.speedup:g}"]
+    words += [word for port in config.ports for word in ("--target", f"http://{dialled(config.host)}:{port}")]
+    words += ["--progress-file", str(here.progress_file), "--json", str(here.report_file)]
+    return Part(name="traffic", command=(*here.program, *words), policy=PATIENCE, is_repeated=True)
+
+
+def dialled(host: str) -> str:
+    """Return the address to dial for an address that was listened on.
+
+    >>> dialled("0.0.0.0"), dialled("::1"), dialled("10.0.0.5")
+    ('127.0.0.1', '[::1]', '10.0.0.5')
+    """
+    if host in {"0.0.0.0", "::"}:  # noqa: S104 # compared, not bound
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host

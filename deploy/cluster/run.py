@@ -1,0 +1,144 @@
+"""`forebay up` from its first check to its summary: prepare, start, watch, stop.
+
+Owns the folder of the run. What is started and how it is shown is decided elsewhere.
+"""
+
+import asyncio
+import shutil
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+import click
+import msgspec
+
+from deploy.cluster.cluster import Cluster, Probe, accepts, check_ports
+from deploy.cluster.config import UpConfig
+from deploy.cluster.gauge import Gauge, report_of
+from deploy.cluster.interrupts import interrupts, unless_stopped
+from deploy.cluster.plan import Plan, Surroundings, dialled, plan
+from deploy.cluster.screen import Screen, screen_for_output
+from deploy.cluster.view import summary
+from deploy.cluster.watch import Watch
+from deploy.embedded import find_server, free_ports, server_command, serving_pid
+
+
+async def run_cluster(config: UpConfig, *, settings: Path | None = None) -> None:
+    """Run a cluster until it is told to stop or its time is over; raises ForebayError if it cannot start."""
+    check_ports(config.host, config.ports, "--port")
+    check_ports(config.host, config.admin_ports, "--admin-port")
+    folder = made_folder(config)
+    is_worth_keeping = True
+    try:
+        is_worth_keeping = await run_in(folder, config, settings)
+    finally:
+        if is_worth_keeping or config.run_dir:
+            click.echo(f"logs: {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+async def run_in(folder: Path, config: UpConfig, settings: Path | None) -> bool:
+    """Run a cluster with its files in a folder; return whether anything died: then somebody may want to read them."""
+    bus_port, *engine_ports = free_ports(1 + config.simulated)
+    here = surroundings(config, folder, settings, bus_port, engine_ports)
+    parts, stop, screen = plan(config, here), asyncio.Event(), screen_for_output()
+    async with aiohttp.ClientSession() as session:
+        cluster = Cluster(parts, folder, on_death=screen.death)
+        with interrupts(stop, cluster.hurry):
+            async with cluster:
+                click.echo(
+                    f"starting {len([part for stage in parts.stages for part in stage])} processes, logs in {folder}"
+                )
+                started = await unless_stopped(stop, start(cluster, parts, config, bus_port, engine_ports))
+                if not started:
+                    return bool(cluster.deaths)
+                click.echo(greeting(config))
+                lines = await watched(cluster, config, here, session, stop, screen)
+            click.echo("\n".join(lines))  # when everything has ended, so that it stays the last thing seen
+            return bool(cluster.deaths)
+
+
+async def start(cluster: Cluster, parts: Plan, config: UpConfig, bus_port: int, engine_ports: list[int]) -> bool:
+    """Start the stages, each when the one before is ready."""
+    host = dialled(config.host).strip("[]")
+    bus: list[Probe] = [lambda: serving_pid(bus_port) is not None]
+    await cluster.start(parts.bus, bus if parts.bus else [])
+    await cluster.start(parts.engines, [partial(accepts, "127.0.0.1", port) for port in engine_ports])
+    await cluster.start(parts.workers)
+    await cluster.start(parts.replicas, [partial(accepts, host, port) for port in (*config.ports, *config.admin_ports)])
+    await cluster.start(parts.traffic)
+    return True
+
+
+async def watched(
+    cluster: Cluster,
+    config: UpConfig,
+    here: Surroundings,
+    session: aiohttp.ClientSession,
+    stop: asyncio.Event,
+    screen: Screen,
+) -> list[str]:
+    """Watch until the end, end the traffic, and return the summary."""
+    host = dialled(config.host)
+    urls = [f"http://{host}:{port}/debug/instance_loads" for port in config.admin_ports]
+    gauge = Gauge(urls, here.progress_file if config.demo_traffic else None)
+    watch = Watch(cluster, gauge)
+    with screen:
+        await watch.until(stop, session, screen, run_s=config.run_s)
+    await cluster.stop(cluster.plan.traffic)
+    last = await watch.look(session)
+    report = report_of(here.report_file) if config.demo_traffic else None
+    if (
+        report and report.ttft_ms and not cluster.restarts.get("traffic")
+    ):  # percentiles of the whole run, not of its end
+        totals = msgspec.structs.replace(last.totals, ttft_p50_ms=report.ttft_ms.p50, ttft_p99_ms=report.ttft_ms.p99)
+        last = msgspec.structs.replace(last, totals=totals)
+    return summary(last, gauge.shares)
+
+
+def surroundings(
+    config: UpConfig, folder: Path, settings: Path | None, bus_port: int, engine_ports: list[int]
+) -> Surroundings:
+    """Return what this machine gives to the plan."""
+    bus_folder = folder / "bus"
+    if not config.redis:
+        bus_folder.mkdir(exist_ok=True)
+    return Surroundings(
+        program=(*program(), *(["--config", str(settings)] if settings else [])),
+        bus_command=() if config.redis else tuple(server_command(find_server(), port=bus_port, folder=bus_folder)),
+        bus_url=config.redis or f"redis://127.0.0.1:{bus_port}/0",
+        engine_ports=engine_ports,
+        progress_file=folder / "traffic.progress",
+        report_file=folder / "traffic.json",
+    )
+
+
+def program() -> tuple[str, ...]:
+    """Return the words that run this very `forebay`, wherever they are run.
+
+    Without the working directory on the module path: a folder `deploy` or `proxy` there is somebody else's.
+    """
+    return (sys.executable, "-P", "-m", "deploy.cli")
+
+
+def made_folder(config: UpConfig) -> Path:
+    """Return the folder of the run, made if need be."""
+    if not config.run_dir:
+        return Path(tempfile.mkdtemp(prefix="forebay-up-"))
+    folder = Path(config.run_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def greeting(config: UpConfig) -> str:
+    """Return what a newcomer needs to know: where to send requests, and one to try."""
+    host = dialled(config.host)
+    urls = [f"http://{host}:{port}" for port in config.ports]
+    return (
+        f"Forebay is up: {' '.join(urls)}\n"
+        f"  curl {urls[0]}/v1/models\n"
+        f"  curl http://{host}:{config.admin_port}/debug/instance_loads"
+    )

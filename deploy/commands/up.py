@@ -1,0 +1,40 @@
+"""`forebay up`: the whole cluster on one machine."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from deploy.addresses import parsed_engine, repeated
+from deploy.cluster.config import UpConfig
+from deploy.options import Spelling, configured
+from deploy.settings import PATH_KEY
+
+EXAMPLES = """\b
+Examples:
+  forebay up --sim 4 --replicas 2 --demo-traffic
+  forebay up --engine big=http://10.0.0.5:8000 --engine http://10.0.0.6:8000 --slots 64
+  RUN_S=20 forebay up --demo-traffic        ends by itself, with a summary"""
+
+
+@click.command(epilog=EXAMPLES)
+@configured(
+    UpConfig,
+    engines=Spelling(flags=("--engine",), metavar="[ID=]URL", parse=parsed_engine),
+    run_s=Spelling(envvar=("FOREBAY_UP_RUN_S", "RUN_S")),
+)
+@click.pass_context
+def up(ctx: click.Context, config: UpConfig) -> None:
+    """Run bus, engines, queue workers and replicas on this machine, each a process of its own, and watch them.
+
+    Without --engine the engines are simulated; without --redis a bus is embedded. A part that dies is started again.
+    Ctrl-C or SIGTERM stops everything.
+    """
+    simulated = {f"sim-{number}" for number in range(1, config.simulated + 1)}
+    twice = repeated(config.engines) or next((each.id for each in config.engines if each.id in simulated), "")
+    if twice:
+        raise click.UsageError(f"--engine: two engines are called {twice!r}; give each an id of its own, as ID=URL")
+    path: Path | None = ctx.meta.get(PATH_KEY)
+    from deploy.cluster.run import run_cluster  # what runs a cluster is loaded only where one is run
+
+    asyncio.run(run_cluster(config, settings=path.absolute() if path else None))
