@@ -5,21 +5,19 @@ Owns the counting across restarts. Shows nothing: that is the view's work.
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import msgspec
+from msgspec.structs import replace
 
 from deploy.cluster.logs import tail
+from deploy.loads_view import Loads, decode
 
 POLL_LIMIT_S = 0.5
 """Longest wait for one replica; the view must not stand still for a dead one."""
 
 PROGRESS_BYTES = 4096
 """More than the longest progress line."""
-
-Loads = dict[str, Any]
-"""The JSON of /debug/instance_loads."""
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -83,9 +81,8 @@ class Gauge:
         """Bring the totals up to date with what was read."""
         shares: dict[str, int] = {}
         for url, loads in self.loads.items():
-            for instance in loads.get("instances", ()):
-                counter = self.selected.setdefault((url, str(instance.get("id"))), Counter())
-                counter.read(int(instance.get("selected") or 0))
+            for instance in loads.instances:
+                self.selected.setdefault((url, instance.id), Counter()).read(instance.selected)
         for (_, identity), counter in self.selected.items():
             shares[identity] = shares.get(identity, 0) + counter.before + counter.last
         self.shares = shares
@@ -102,19 +99,17 @@ class Gauge:
         first = next(iter(self.loads.values()), None)
         if first is None:
             return None
-        instances = [
-            {**each, "selected": self.shares.get(str(each.get("id")), 0)} for each in first.get("instances", ())
-        ]
-        return {**first, "instances": instances}
+        summed = (replace(each, selected=self.shares.get(each.id, 0)) for each in first.instances)
+        return replace(first, instances=tuple(summed))
 
 
 async def fetched(session: aiohttp.ClientSession, url: str) -> Loads | None:
-    """Return the JSON object at a URL, or None if it cannot be had in time."""
+    """Return a replica's instance loads, or None if they cannot be had in time."""
     try:
         async with asyncio.timeout(POLL_LIMIT_S), session.get(url) as answer:
             if answer.status != 200:
                 return None
-            return msgspec.json.decode(await answer.read(), type=Loads)
+            return decode(await answer.read())
     except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError):
         return None
 

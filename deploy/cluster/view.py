@@ -1,7 +1,6 @@
 """What a cluster looks like from outside: one screen, one line, one summary. Pure: a snapshot in, text out."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -17,7 +16,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     elapsed_s: float
     totals: Totals
     requests_per_s: float | None
-    loads: dict[str, Any] | None
+    loads: loads_view.Loads | None
     """One replica's instance loads, `selected` summed over all replicas; None while no replica answers."""
     restarts: Mapping[str, int]
 
