@@ -49,7 +49,7 @@ async def on_arrival(request: web.Request, order: FaultOrder) -> web.Response | 
             return None
         case _:  # hang, hang_work
             pass
-    await until_client_leaves()
+    return await until_client_leaves()
 
 
 async def in_stream(transport: asyncio.Transport, exchange: StreamExchange, kind: str) -> None:
@@ -87,4 +87,4 @@ async def in_plain(transport: asyncio.Transport, kind: str) -> web.Response:
             return canned_response(answer)
         case _:
             return canned_response(Canned(500, ENGINE_DEAD))
-    await until_client_leaves()
+    return await until_client_leaves()

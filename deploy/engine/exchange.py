@@ -22,9 +22,6 @@ class Exchange(Protocol):
     def emit(self, choice: "Choice") -> None:
         """The choice has reached `choice.next_emit` tokens."""
 
-    def fail(self) -> None:
-        """The engine stops; no more tokens will come."""
-
 
 class Choice:
     """One answer; `tokens` are produced, `sent` of them have been told."""
@@ -74,11 +71,6 @@ class PlainExchange:
             self.done.set_result(False)
         elif not self._left:
             self.done.set_result(True)
-
-    def fail(self) -> None:
-        """End unfinished."""
-        if not self.done.done():
-            self.done.set_result(False)
 
 
 class StreamExchange:
@@ -147,8 +139,3 @@ class StreamExchange:
 
     def _next_break(self, tokens: int) -> int:
         return self._breaks_at if self._breaks_at > tokens else _ANY
-
-    def fail(self) -> None:
-        """End unfinished."""
-        if not self.done.done():
-            self.done.set_result(False)

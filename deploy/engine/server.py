@@ -51,7 +51,7 @@ class SimulatedEngine:
 
     async def start(self) -> None:
         """Bind and serve. Raises OSError if the port is taken."""
-        self.steps = StepLoop(self.config.batching, self.counters)
+        self.steps = StepLoop(self.config.batching, self.counters, asyncio.get_running_loop())
         surface = Surface(self.config, self.counters, self.steps, self._switch, self.set_fault)
         self._runner = web.AppRunner(
             surface.application(),

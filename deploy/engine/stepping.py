@@ -17,12 +17,12 @@ LATENESS_LIMIT_S: Final = 0.1
 
 
 class StepLoop:
-    """Owner of a batcher; every method runs in the event loop's thread."""
+    """Owner of a batcher; every method runs in the thread of `loop`, whose clock and timers it uses."""
 
-    def __init__(self, model: EngineModel, counters: Counters) -> None:
+    def __init__(self, model: EngineModel, counters: Counters, loop: asyncio.AbstractEventLoop) -> None:
         self.batcher = Batcher[Choice](model)
         self._counters = counters
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._step: Step[Choice] | None = None
         self._handle: asyncio.Handle | None = None
         self._ends_at_s = 0.0
@@ -49,7 +49,7 @@ class StepLoop:
         self._counters.aborted += any(aborted)
 
     def stop(self) -> None:
-        """Produce nothing any more, and end every request unfinished."""
+        """Produce nothing any more; requests under way wait until their connections end."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

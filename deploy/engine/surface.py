@@ -53,7 +53,12 @@ class Surface:
 
     def application(self) -> web.Application:
         """The aiohttp application with every route."""
-        application = web.Application(middlewares=[web.middleware(self._guard)], client_max_size=BODY_LIMIT_BYTES)
+
+        @web.middleware
+        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await self._guard(request, handler)
+
+        application = web.Application(middlewares=[guard], client_max_size=BODY_LIMIT_BYTES)
         application.add_routes(
             [
                 web.post("/v1/chat/completions", self._on(Api.CHAT)),
