@@ -4,7 +4,6 @@ Owns the process, its port and its folder. Knows nothing of what is stored in it
 """
 
 import asyncio
-import contextlib
 import importlib.util
 import os
 import re
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from bus.errors import ForebayError
+from deploy.ports import free_ports
 from deploy.tether import tethered
 
 PROGRAMS = ("valkey-server", "redis-server")
@@ -67,15 +67,6 @@ def server_command(binary: Path, *, port: int, folder: Path) -> list[str]:
     settings = {"port": str(port), "bind": "127.0.0.1", "dir": str(folder), "save": "", "appendonly": "no"}
     settings |= {"maxmemory-policy": "noeviction", "daemonize": "no", "loglevel": "warning"}
     return [str(binary), *(word for name, value in settings.items() for word in (f"--{name}", value))]
-
-
-def free_ports(count: int) -> list[int]:
-    """Return `count` different loopback ports that are free now."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 def serving_pid(port: int, *, limit_s: float = 0.2) -> int | None:

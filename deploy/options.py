@@ -90,8 +90,10 @@ class FieldOption(click.Option):
         try:
             return self.converted(value)
         except (msgspec.ValidationError, ValueError) as error:
-            is_own = self.parse is not None and not isinstance(error, msgspec.ValidationError)
-            allowed = str(error) if is_own else allowed_values(self.kind)
+            if self.parse:
+                allowed = f"text, {self.metavar}" if isinstance(error, msgspec.ValidationError) else str(error)
+            else:
+                allowed = allowed_values(self.kind)
             raise click.BadParameter(f"{shown_value(value)} is not allowed: {allowed}", ctx=ctx, param=self) from error
 
     def converted(self, value: object) -> object:
@@ -171,6 +173,12 @@ def built(struct: type[S], filled: dict[tuple[str, ...], object]) -> S:
         return struct(**values)
     except (TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from error
+
+
+def config_in(ctx: click.Context, struct: type[S]) -> S:
+    """Return the struct that a command's parsed context holds; raises UsageError as the command would."""
+    options = [param for param in ctx.command.params if isinstance(param, FieldOption)]
+    return built(struct, {option.field_path: ctx.params[option.name] for option in options})
 
 
 def fields_of(struct: type[msgspec.Struct]) -> tuple[introspect.Field, ...]:

@@ -4,8 +4,6 @@ Owns the part processes. Knows nothing of what is shown.
 """
 
 import asyncio
-import contextlib
-import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Self
 from bus.errors import ForebayError
 from deploy.cluster.plan import Plan
 from deploy.cluster.processes import Death, Part, PartProcess
+from deploy.ports import why_busy
 
 START_LIMIT_S = 30.0
 """Longest wait for a stage to be ready; a Python process on a busy machine needs a second or two."""
@@ -45,26 +44,6 @@ def check_ports(host: str, ports: Iterable[int], options: str) -> None:
         reason = why_busy(host, port)
         if reason:
             raise PortBusy(f"{host}:{port} cannot be listened on: {reason}; choose another with {options}")
-
-
-def why_busy(host: str, port: int) -> str:
-    """Return why a port cannot be listened on, or nothing."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a closed connection is no listener
-        try:
-            trial.bind((host, port))
-            trial.listen(1)
-        except OSError as error:
-            return error.strerror or str(error)
-    return ""
-
-
-def accepts(host: str, port: int) -> bool:
-    """Return whether something accepts connections there now."""
-    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=0.2):
-        return True
-    return False
 
 
 class Cluster:

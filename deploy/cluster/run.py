@@ -14,7 +14,7 @@ import aiohttp
 import click
 import msgspec
 
-from deploy.cluster.cluster import Cluster, Probe, accepts, check_ports
+from deploy.cluster.cluster import Cluster, Probe, check_ports
 from deploy.cluster.config import UpConfig
 from deploy.cluster.gauge import Gauge, report_of
 from deploy.cluster.interrupts import interrupts, unless_stopped
@@ -22,7 +22,8 @@ from deploy.cluster.plan import Plan, Surroundings, dialled, plan
 from deploy.cluster.screen import Screen, screen_for_output
 from deploy.cluster.view import summary
 from deploy.cluster.watch import Watch
-from deploy.embedded import find_server, free_ports, server_command, serving_pid
+from deploy.embedded import find_server, server_command, serving_pid
+from deploy.ports import accepts, free_ports
 
 
 async def run_cluster(config: UpConfig, *, settings: Path | None = None) -> None:

@@ -1,0 +1,92 @@
+"""Whether a server can be the bus: reachable, new enough, and willing to run scripts that ask it for the time."""
+
+import re
+from typing import Any
+
+import redis.asyncio as redis_asyncio
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+
+from bus.client import connect
+from bus.errors import BusUnavailable
+from bus.keys import pressure_key
+from deploy.allowed import PASSWORD
+from deploy.checks.finding import Finding, note, right, wrong
+
+ANSWER_S = 2.0
+
+OLDEST = {"Redis": (7, 0), "Valkey": (7, 2)}
+
+PROBE_SCRIPT = """
+local now = redis.call('TIME')
+redis.call('HSET', KEYS[1], 'probe', now[1])
+redis.call('PEXPIRE', KEYS[1], 1000)
+return redis.call('DEL', KEYS[1])
+"""
+"""What Forebay's scripts do, in small: TIME before a write, a hash, an expiry. Leaves nothing."""
+
+
+async def check_bus(url: str) -> list[Finding]:
+    """Return what is right and wrong with the server at a URL."""
+    subject = f"bus {PASSWORD.sub(':***@', url)}"
+    try:
+        client = connect(url, timeout_s=ANSWER_S)
+    except BusUnavailable as error:
+        return [wrong(subject, str(error), "write it as redis://HOST:PORT/0, rediss://… or unix://PATH")]
+    try:
+        info = await client.info()
+        return [
+            version_finding(subject, info),
+            await script_finding(subject, client),
+            *eviction_findings(subject, info),
+        ]
+    except (AuthenticationError, NoPermissionError) as error:
+        return [wrong(subject, str(error), "put user and password into the URL, redis://USER:PASSWORD@HOST:PORT/0")]
+    except (RedisError, OSError, TimeoutError) as error:
+        text = f"no answer: {error or type(error).__name__}"
+        return [wrong(subject, text, "start a server there or name another with --redis; `forebay up` brings its own")]
+    finally:
+        await client.aclose()
+
+
+def version_finding(subject: str, info: dict[str, Any]) -> Finding:
+    """Return whether the server is new enough, by its INFO.
+
+    >>> version_finding("bus", {"redis_version": "6.2.7"}).verdict
+    'wrong'
+    >>> version_finding("bus", {"redis_version": "7.2.4", "valkey_version": "8.1.0"}).text
+    'Valkey 8.1.0'
+    """
+    product = "Valkey" if "valkey_version" in info else "Redis"
+    version = str(info.get("valkey_version") or info.get("redis_version") or "of unknown version")
+    digits = re.match(r"(\d+)\.(\d+)", version)
+    oldest = OLDEST[product]
+    if digits and (int(digits[1]), int(digits[2])) >= oldest:
+        return right(subject, f"{product} {version}")
+    return wrong(subject, f"{product} {version}", f"{product} {oldest[0]}.{oldest[1]} or newer is needed")
+
+
+async def script_finding(subject: str, client: redis_asyncio.Redis) -> Finding:
+    """Return whether scripts may run, ask for the time, and write below Forebay's prefix."""
+    try:
+        await client.eval(PROBE_SCRIPT, 1, pressure_key("forebay-check", "probe"))
+    except ResponseError as error:
+        return wrong(
+            subject,
+            f"scripts do not run: {error}",
+            "allow +@scripting +@hash +@keyspace +time on ~forebay:* for this user",
+        )
+    return right(subject, "scripts run and may ask for the time")
+
+
+def eviction_findings(subject: str, info: dict[str, Any]) -> list[Finding]:
+    """Return a note where a full server would throw the fleet's records away."""
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy == "noeviction" or not info.get("maxmemory"):
+        return []
+    return [
+        note(
+            subject,
+            f"evicts keys when full ({policy})",
+            "set maxmemory-policy noeviction, or give it a server of its own",
+        )
+    ]
