@@ -178,6 +178,8 @@ def _run(options: ReplayOptions) -> Report:
     _check_rows(options)
     with ExitStack() as stack:
         tellers: list[Callable[[ProgressLine], None]] = []
+        # Opened before anything is sent: a replay of an hour must not end in "no such directory".
+        json_out = None if options.json_file is None else stack.enter_context(options.json_file.open("wb"))
         if options.progress_file is not None:
             file = stack.enter_context(options.progress_file.open("a", encoding="utf-8"))
             tellers.append(partial(_write_line, file))
@@ -185,8 +187,8 @@ def _run(options: ReplayOptions) -> Report:
         if console.is_terminal and not options.is_quiet:
             tellers.append(stack.enter_context(_Bar(console, _total(options))).show)
         report = uvloop.run(_replay(options, targets, tellers))
-    if options.json_file is not None:
-        options.json_file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+        if json_out is not None:
+            json_out.write(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     if not options.is_quiet:
         if console.is_terminal:
             console.print(render(report))

@@ -14,7 +14,10 @@ FINISH = b'data: {"choices":[{"index":0,"delta":{"content":""},"finish_reason":"
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":7,"total_tokens":10,"completion_tokens":3}}\n\n'
 DONE = b"data: [DONE]\n\n"
 ERROR = b'data: {"error":{"message":"engine core died","type":"Internal","code":500}}\n\n'
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nX-Forebay-Instance: e1\r\n\r\n"
+HEAD = (
+    b"HTTP/1.1 200 OK\r\nX-Forebay-Instance: e1\r\n"
+    b"Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
 LAST = b"0\r\n\r\n"
 
 

@@ -73,7 +73,7 @@ def test_rows_before_a_bad_one_are_read(trace):
 
 def test_missing_file_is_one_line(tmp_path):
     """A path that leads nowhere is an error that names it."""
-    with pytest.raises(TraceError, match="nowhere.csv: cannot be read"):
+    with pytest.raises(TraceError, match=r"nowhere\.csv: cannot be read"):
         list(read_trace(tmp_path / "nowhere.csv"))
 
 
