@@ -25,6 +25,8 @@ from deploy.replay.run import replay as run_replay
 from deploy.replay.schedule import Plan, schedule
 from deploy.replay.traces import SAMPLES, TraceError, count_rows, read_trace, trace_path
 
+_option = partial(click.option, show_envvar=True)
+
 EXAMPLES = """\b
 Examples:
   forebay replay conv-sample --target http://127.0.0.1:8000 --limit 200
@@ -52,15 +54,15 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @click.command(epilog=EXAMPLES)
 @click.argument("trace")
-@click.option(
+@_option(
     "--target",
     multiple=True,
     required=True,
     metavar="URL",
     help="Server to send to, repeatable: round robin.",
 )
-@click.option("--model", metavar="NAME", help="Model to ask for.  [default: the first of GET /v1/models]")
-@click.option(
+@_option("--model", metavar="NAME", help="Model to ask for.  [default: the first of GET /v1/models]")
+@_option(
     "--model-wait",
     type=click.FloatRange(0, 3600),
     default=30.0,
@@ -68,33 +70,31 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     metavar="S",
     help="Longest wait for GET /v1/models to answer, s.",
 )
-@click.option(
+@_option(
     "--speedup",
     type=click.FloatRange(0, 10_000, min_open=True),
     metavar="X",
     help="Shorten the trace's gaps by this factor.  [default: 1]",
 )
-@click.option(
+@_option(
     "--rate",
     type=click.FloatRange(0, 1e6, min_open=True),
     metavar="R",
     help="Rescale to R requests/s on average, in place of --speedup.",
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N requests.")
-@click.option(
+@_option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N requests.")
+@_option(
     "--start", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Leave out the first N rows."
 )
-@click.option("--loop", is_flag=True, help="Begin again at the end of the trace.")
-@click.option(
-    "--plain", is_flag=True, help="Ask for plain answers in place of streams; TTFT and TPOT are unknown then."
-)
-@click.option("--max-output", type=click.IntRange(min=1), metavar="N", help="Ask for at most N tokens an answer.")
-@click.option(
+@_option("--loop", is_flag=True, help="Begin again at the end of the trace.")
+@_option("--plain", is_flag=True, help="Ask for plain answers in place of streams; TTFT and TPOT are unknown then.")
+@_option("--max-output", type=click.IntRange(min=1), metavar="N", help="Ask for at most N tokens an answer.")
+@_option(
     "--ignore-eos",
     is_flag=True,
     help="Ask engines that know `ignore_eos` (vLLM, SGLang, llama.cpp) for exactly the trace's answer lengths.",
 )
-@click.option(
+@_option(
     "--timeout",
     type=click.FloatRange(0, 86_400, min_open=True),
     default=600.0,
@@ -102,7 +102,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     metavar="S",
     help="Longest time for one request, s.",
 )
-@click.option(
+@_option(
     "--lag-bound",
     type=click.FloatRange(0, 60_000, min_open=True),
     default=DEFAULT_LAG_BOUND_MS,
@@ -110,22 +110,20 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     metavar="MS",
     help="A report whose client was later than this (p99, ms) is marked VOID.",
 )
-@click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the prompts' text."
-)
-@click.option(
+@_option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Seed of the prompts' text.")
+@_option(
     "--json",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Write the report as JSON too.",
 )
-@click.option(
+@_option(
     "--progress-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Append a JSON line a second: counts, TTFT and lag of the last 10 s.",
 )
-@click.option("--quiet", is_flag=True, help="No progress bar and no report on the terminal.")
+@_option("--quiet", is_flag=True, help="No progress bar and no report on the terminal.")
 @click.pass_context
 def replay(
     ctx: click.Context,

@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 
 import aiohttp
 import click
@@ -13,6 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 from deploy import loads_view, selections_view
+
+_option = partial(click.option, show_envvar=True)
 
 _CHOICES = 5
 _ANSWER_S = 2.0  # a replica answers its debug endpoints in milliseconds; later than this it is as good as gone
@@ -31,10 +34,10 @@ class Sample(msgspec.Struct, frozen=True):
 Signs: – unknown (never 0), ~ taken from another instance since this one is silent.
 Example: forebay top --target http://10.0.0.3:9000 --once"""
 )
-@click.option(
+@_option(
     "--target", default="http://127.0.0.1:9000", show_default=True, metavar="URL", help="Admin listener of a replica."
 )
-@click.option(
+@_option(
     "--interval",
     type=click.FloatRange(0.1, 3600),
     default=1.0,
@@ -42,7 +45,7 @@ Example: forebay top --target http://10.0.0.3:9000 --once"""
     metavar="S",
     help="Time between two looks, s.",
 )
-@click.option("--once", is_flag=True, help="Look once and end: exit status 0, or 1 if the replica does not answer.")
+@_option("--once", is_flag=True, help="Look once and end: exit status 0, or 1 if the replica does not answer.")
 @click.pass_context
 def top(ctx: click.Context, target: str, interval: float, once: bool) -> None:
     """Show the load of every instance as a replica sees it, and its last choices; Ctrl-C ends it.
