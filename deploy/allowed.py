@@ -93,7 +93,9 @@ def shown_value(value: object) -> str:
     >>> shown_value("redis://user:secret@host")
     "'redis://user:***@host'"
     """
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
-    text = (", ".join(map(repr, value)) or "an empty list") if is_list else repr(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        text = ", ".join(repr(item) for item in value) or "an empty list"
+    else:
+        text = repr(value)
     text = PASSWORD.sub(":***@", text)
     return text if len(text) <= LONGEST_SHOWN_VALUE else text[:LONGEST_SHOWN_VALUE] + "…"
