@@ -4,7 +4,7 @@ An unknown number is shown as `–`, never as 0; a number taken from another ins
 renderables out. No network, no clock.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -84,7 +84,7 @@ def render(loads: LoadsLike, previous: LoadsLike | None = None) -> RenderableTyp
     """The fleet as a heading and a table; shares are of the choices made since `previous`, else of all."""
     now = _struct(loads)
     before = {} if previous is None else _selected(_struct(previous))
-    return Group(_heading(now), _table(now, _shares(now, before)))
+    return Group(_heading(now), _table(now, _shares(now, before)), *_reasons(now))
 
 
 def plain_line(loads: LoadsLike) -> str:
@@ -173,7 +173,6 @@ def _heading(loads: Loads) -> Text:
 def _table(loads: Loads, shares: dict[tuple[str, str], float]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     has_pools = len({instance.pool for instance in loads.instances}) > 1
-    has_reasons = any(instance.reason for instance in loads.instances)
     left = [*(["pool"] if has_pools else []), "instance", "state"]
     right = ["age", "in flight", "prepare q+run", "ready q+run", "prefill", "decode"]
     for column in left:
@@ -183,14 +182,18 @@ def _table(loads: Loads, shares: dict[tuple[str, str], float]) -> Table:
     table.add_column("predicted backlog", no_wrap=True)
     for column in ("kv", "score", "share"):
         table.add_column(column, justify="right", no_wrap=True)
-    if has_reasons:
-        table.add_column("why", style="dim")
     full_ms = max([_BAR_FLOOR_MS, *(_value(i, "predicted_total_backlog_ms") or 0.0 for i in loads.instances)])
     for instance in _ordered(loads):
-        cells: Iterable[str] = _cells(instance, full_ms, shares.get((instance.pool, instance.id)))
-        reason = [escape(instance.reason or "")] if has_reasons else []
-        table.add_row(*([escape(instance.pool)] if has_pools else []), *cells, *reason)
+        cells = _cells(instance, full_ms, shares.get((instance.pool, instance.id)))
+        table.add_row(*([escape(instance.pool)] if has_pools else []), *cells)
     return table
+
+
+def _reasons(loads: Loads) -> Iterator[Text]:
+    """Why an instance is not measured, a line each: a column for them would squeeze the numbers."""
+    for instance in _ordered(loads):
+        if instance.reason:
+            yield Text.assemble((f"{instance.id}: ", "bold"), (instance.reason, "dim"))
 
 
 def _cells(instance: InstanceLoad, full_ms: float, share: float | None) -> list[str]:

@@ -120,8 +120,8 @@ def test_names_with_brackets_are_only_names():
     """An id or a reason that looks like markup is shown as it is."""
     answer = loads(instance("[red]e1", reason="record of [/] version 9"))
     text = text_of(render(answer))
-    assert "[red]e1" in text
-    assert "record of [/] version 9" in text
+    assert row_of(text, "[red]e1 ")[1] == "ready"
+    assert "[red]e1: record of [/] version 9" in text
 
 
 def test_plain_line_is_one_bounded_line():
