@@ -30,7 +30,7 @@ class LinearFit:
     a lasting change widens the deviation and is followed within some tens of samples.
 
     >>> line = LinearFit(fixed=0.0, slope=1.0, at=(1.0, 2.0))
-    >>> for x in range(1, 200):
+    >>> for x in range(1, 1000):
     ...     line.learn(x % 10, 3.0 + 2.0 * (x % 10))
     >>> round(line.fixed, 3), round(line.slope, 3)
     (3.0, 2.0)

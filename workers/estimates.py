@@ -46,3 +46,31 @@ def remaining_output(expected: float, produced: float, cap: int | None) -> float
     if cap is not None:
         remaining = min(remaining, cap - produced)
     return max(remaining, 1.0)
+
+
+class RateMeter:
+    """Events a second over about the last minute: each counts e^(-age / 60 s).
+
+    >>> meter = RateMeter()
+    >>> for second in range(600):
+    ...     meter.count(float(second))
+    >>> round(meter.per_s(600.0), 1)
+    1.0
+    """
+
+    def __init__(self, window_s: float = 60.0) -> None:
+        self._window_s = window_s
+        self._weight = 0.0
+        self._at_s = 0.0
+
+    def count(self, now: float) -> None:
+        """One event happened."""
+        self._weight = self._weight * self._decay(now) + 1.0
+        self._at_s = now
+
+    def per_s(self, now: float) -> float:
+        """Rate at `now`."""
+        return self._weight * self._decay(now) / self._window_s
+
+    def _decay(self, now: float) -> float:
+        return math.exp(-max(0.0, now - self._at_s) / self._window_s)

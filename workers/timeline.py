@@ -42,6 +42,8 @@ class Work(msgspec.Struct, frozen=True):
     prompt_tokens: int
     output_cap: int | None = None
     """Most tokens it may produce; 0 for an embedding, None where the request sets no limit."""
+    is_stream: bool = True
+    """Whether its first token will be seen; a plain answer comes in one piece at its end."""
 
 
 class Request(msgspec.Struct):
@@ -57,6 +59,8 @@ class Request(msgspec.Struct):
     first_token_s: float = 0.0
     decoding_at_first_token: float = 0.0
     """Value of the timeline's decode integral when this request began to decode."""
+    prefill_begun_s: float = 0.0
+    """When it had the prefill server for itself, once that is known."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -134,6 +138,7 @@ class Timeline:
         """Take a request into the timeline; its time to first token is predicted here. Raises KeyError for a known id."""
         if request_id in self._requests:
             raise KeyError(request_id)
+        self._integrate(now)
         ttft_s = self.plan(now).wait_s + self.calibration.prefill_s(work.prompt_tokens)
         request = Request(request_id, work, Stage.PREPARE_QUEUE, now, ttft_s)
         self._requests[request_id] = request
@@ -142,7 +147,10 @@ class Timeline:
 
     def advance(self, request: Request, stage: Stage, now: float) -> None:
         """Move a request on to a later stage; an earlier or the same one, or a finished request, changes nothing."""
-        if request.id not in self._requests or stage <= request.stage:
+        if request.id not in self._requests:
+            return
+        self._assume_first_tokens(now)
+        if stage <= request.stage:
             return
         self._integrate(now)
         if request.stage is Stage.PREFILL:
@@ -156,21 +164,24 @@ class Timeline:
                 self._head_since_s = now
             self._line[request.id] = request
         elif stage is Stage.DECODE:
-            request.first_token_s = now
-            request.decoding_at_first_token = self._decode_integral
+            self._begin_decode(request, now)
 
     def reconsider(self, request: Request, work: Work) -> None:
         """A better knowledge of what a request asks for has come; it counts from now on."""
         request.work = work
 
-    def finish(self, request: Request, now: float, *, output_tokens: int | None = None, is_success: bool = True) -> bool:
+    def finish(
+        self, request: Request, now: float, *, output_tokens: int | None = None, is_success: bool = True
+    ) -> bool:
         """Remove a request on any way out: end, failure or cancel. False if it was gone already.
 
         A success teaches: the decode step if the tokens are known, and for an answer that came in one piece the whole.
         """
-        if self._requests.pop(request.id, None) is None:
+        if request.id not in self._requests:
             return False
+        self._assume_first_tokens(now)
         self._integrate(now)
+        del self._requests[request.id]
         if is_success:
             self._learn_from_end(request, now, output_tokens)
         if request.stage is Stage.PREFILL:
@@ -182,6 +193,7 @@ class Timeline:
 
     def plan(self, now: float) -> Plan:
         """Play forward everything accepted, from `now`."""
+        self._assume_first_tokens(now)
         expected, calibration = self.output_tokens.value, self.calibration
         step_s = calibration.decode_step_s(min(max(len(self._requests), 1), self.slots))
         ends: list[float] = []
@@ -236,6 +248,26 @@ class Timeline:
             return 0.0
         return remaining_output(self.output_tokens.value, 0, work.output_cap) * step_s
 
+    def _assume_first_tokens(self, now: float) -> None:
+        """Move plain requests on to decode when their prefill should be done: nothing of them is seen before their end."""
+        while self._line:
+            head = next(iter(self._line.values()))
+            done_s = self._head_since_s + self.calibration.prefill_s(head.work.prompt_tokens)
+            if head.work.is_stream or done_s > now:
+                return
+            head.prefill_begun_s = self._head_since_s
+            del self._line[head.id]
+            self._head_since_s = done_s
+            self._integrate(done_s)
+            self._counts[Stage.PREFILL] -= 1
+            self._counts[Stage.DECODE] += 1
+            head.stage = Stage.DECODE
+            self._begin_decode(head, done_s)
+
+    def _begin_decode(self, request: Request, now: float) -> None:
+        request.first_token_s = now
+        request.decoding_at_first_token = self._decode_integral
+
     # -- learning
 
     def _leave_line(self, request: Request, now: float, *, got_first_token: bool) -> None:
@@ -261,28 +293,31 @@ class Timeline:
     def _learn_from_end(self, request: Request, now: float, output_tokens: int | None) -> None:
         if output_tokens is not None and request.work.output_cap != 0:
             self.output_tokens.learn(output_tokens)
-        if request.stage is Stage.DECODE and output_tokens is not None and output_tokens > 1:
+        if not request.work.is_stream:
+            if request.stage >= Stage.PREFILL and output_tokens is not None:
+                self._learn_from_plain_answer(request, now, output_tokens)
+        elif request.stage is Stage.DECODE and output_tokens is not None and output_tokens > 1:
             seconds = now - request.first_token_s
             if seconds > 0:
                 running = (self._decode_integral - request.decoding_at_first_token) / seconds
                 self.calibration.learn_decode_step(running, seconds / (output_tokens - 1))
-        elif request.stage is Stage.PREFILL and output_tokens is not None:
-            self._learn_from_plain_answer(request, now, output_tokens)
 
     def _learn_from_plain_answer(self, request: Request, now: float, output_tokens: int) -> None:
         """Split the time of an answer that came in one piece as the present knowledge would split it."""
         running = max(self.on_engine, 1)
         prefill_s = self.calibration.prefill_s(request.work.prompt_tokens)
         step_s = self.calibration.decode_step_s(running)
-        seconds = now - request.dispatched_s
+        begun_s = request.prefill_begun_s or max(request.dispatched_s, self._head_since_s)
+        seconds = max(now - begun_s, 1e-6)
         factor = seconds / (prefill_s + step_s * max(output_tokens - 1, 0))
         self.calibration.learn_prefill(request.work.prompt_tokens, prefill_s * factor)
         if output_tokens > 1:
             self.calibration.learn_decode_step(running, step_s * factor)
 
     def _integrate(self, now: float) -> None:
-        self._decode_integral += self._counts[Stage.DECODE] * (now - self._integral_at_s)
-        self._integral_at_s = now
+        if now > self._integral_at_s:
+            self._decode_integral += self._counts[Stage.DECODE] * (now - self._integral_at_s)
+            self._integral_at_s = now
 
 
 def _remaining(whole_s: float, elapsed_s: float) -> float:

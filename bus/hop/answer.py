@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from bus.hop.errors import AnswerBroke, AnswerTooSlow, HopFailed
+from bus.hop.errors import AnswerBroke, AnswerTooLarge, AnswerTooSlow, HopFailed
 from bus.hop.headers import RawHeaders, header
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ Sink = Callable[[bytes], None]
 
 #: Bytes that may wait for a sink before the other side is made to wait.
 HELD_BYTES: Final = 256 * 1024
+
+#: Longest silence while a body is collected as a whole, s.
+BODY_SILENCE_S: Final = 60.0
 
 
 class Answer:
@@ -40,7 +43,8 @@ class Answer:
         self._silence_s = 0.0
         self._silence_timer: asyncio.TimerHandle | None = None
         self._head: asyncio.Future[None] = loop.create_future()
-        self._end: asyncio.Future[None] = loop.create_future()
+        self.end: asyncio.Future[None] = loop.create_future()
+        """Done at the end, good or bad; it never carries an exception: `fault` does."""
 
     # -- the reading side
 
@@ -51,11 +55,9 @@ class Answer:
 
     async def head(self, timeout_s: float) -> None:
         """Wait until status and headers are there. Raises HopFailed."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await asyncio.shield(self._head)
-        except TimeoutError:
-            raise AnswerTooSlow(f"no answer within {timeout_s:g} s") from None
+        await asyncio.wait((self._head,), timeout=timeout_s)
+        if not self._head.done():
+            raise AnswerTooSlow(f"no answer within {timeout_s:g} s")
         if self.fault is not None and not self.status:
             raise self.fault
 
@@ -71,18 +73,41 @@ class Answer:
         if held:
             sink(b"".join(held))
         self.resume()
-        if not self._end.done() and self._silence_timer is None:
+        if not self.end.done() and self._silence_timer is None:
             self._silence_timer = self._loop.call_later(silence_s, self._check_silence)
+
+    async def body(self, limit: int) -> bytes:
+        """Wait for the whole body, of at most `limit` bytes; the answer is aborted on any way out before its end.
+
+        Raises HopFailed if it broke, AnswerTooLarge above the limit.
+        """
+        parts: list[bytes] = []
+        size = 0
+
+        def collect(data: bytes) -> None:
+            nonlocal size
+            size += len(data)
+            parts.append(data)
+            if size > limit:
+                self.break_off(AnswerTooLarge(f"answer larger than {limit} bytes"))
+                self._connection.abort()
+
+        try:
+            self.forward(collect, silence_s=BODY_SILENCE_S)
+            await self.ended()
+        finally:
+            self.abort()
+        return b"".join(parts)
 
     async def ended(self) -> None:
         """Wait until the body is complete. Raises HopFailed if it broke."""
-        await asyncio.shield(self._end)
+        await asyncio.wait((self.end,))
         if self.fault is not None:
             raise self.fault
 
     def pause(self) -> None:
         """Stop reading: whoever takes the bytes is slower than whoever sends them."""
-        if not self._is_paused and not self._end.done():
+        if not self._is_paused and not self.end.done():
             self._is_paused = True
             self._connection.pause_reading()
 
@@ -95,7 +120,7 @@ class Answer:
 
     def abort(self) -> None:
         """End the request now: the connection is closed, which the other side sees. Does nothing after the end."""
-        if not self._end.done():
+        if not self.end.done():
             self.break_off(AnswerBroke("aborted by this side"))
             self._connection.abort()
 
@@ -125,14 +150,14 @@ class Answer:
 
     def break_off(self, fault: HopFailed) -> None:
         """The answer will never be complete."""
-        if not self._end.done():
+        if not self.end.done():
             self.fault = fault
             self._finish()
 
     def _finish(self) -> None:
         if self._silence_timer is not None:
             self._silence_timer.cancel()
-        for future in (self._head, self._end):
+        for future in (self._head, self.end):
             if not future.done():
                 future.set_result(None)
 

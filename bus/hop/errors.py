@@ -17,3 +17,7 @@ class AnswerBroke(HopFailed):
 
 class AnswerTooSlow(HopFailed):
     """A time limit ran out: for the head of the answer, or between two of its bytes."""
+
+
+class AnswerTooLarge(HopFailed):
+    """More bytes than whoever collects them is ready to hold."""

@@ -2,9 +2,10 @@
 
 Between proxy and worker:
 
-- `x-forebay-reservation: ID;tokens=N;output=M;stream=1;strip=1` says what work this request is. `tokens` are prompt
-  tokens, `output` the most tokens it may produce (absent: not limited), `stream` that an event stream is asked for,
-  `strip` that the gateway asked for the usage event and the client must not see it.
+- `x-forebay-reservation: ID;tokens=N;bytes=B;output=M;stream=1;strip=1` says what work this request is. `tokens` are
+  prompt tokens as the proxy estimates them, `bytes` the bytes of prompt text they were estimated from, `output` the
+  most tokens it may produce (absent: not limited), `stream` that an event stream is asked for, `strip` that the client
+  did not ask for the usage event: the worker may ask for it, and the client must not see it.
 - `x-forebay-verdict: refused` on an answer: nothing of the request was done, it may be sent elsewhere. The answer still
   carries the engine's own status and bytes, for the case that there is no elsewhere.
 
@@ -42,8 +43,9 @@ HOP_BY_HOP: Final = frozenset(
     }
 )
 
-#: Never forwarded to an engine: they are between the client and the gateway.
-PRIVATE: Final = frozenset({b"authorization", b"cookie", b"accept-encoding", REQUEST_ID.encode()})
+#: Of a client's headers, never forwarded to an engine: they are between the client and the gateway. Bodies are
+#: decompressed where they are read, and answers are not compressed, since they are looked into.
+PRIVATE: Final = frozenset({b"authorization", b"cookie", b"accept-encoding", b"content-encoding", REQUEST_ID.encode()})
 
 _OURS: Final = b"x-forebay-"
 
@@ -54,6 +56,8 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     reservation: str
     tokens: int
     """Prompt tokens, at least 1."""
+    text_bytes: int | None = None
+    """Bytes of prompt text that `tokens` was estimated from; None: it was not."""
     output: int | None = None
     """Most tokens that may be produced; None: the request sets no limit."""
     is_stream: bool = False
@@ -67,6 +71,8 @@ def write_ticket(ticket: Ticket) -> str:
     'r1;tokens=120;output=64;stream=1'
     """
     parts = [ticket.reservation, f"tokens={ticket.tokens}"]
+    if ticket.text_bytes is not None:
+        parts.append(f"bytes={ticket.text_bytes}")
     if ticket.output is not None:
         parts.append(f"output={ticket.output}")
     if ticket.is_stream:
@@ -86,13 +92,14 @@ def read_ticket(value: str) -> Ticket | None:
     """
     reservation, *parameters = value.split(";")
     known = dict(part.split("=", 1) for part in parameters if "=" in part)
-    tokens, output = known.get("tokens", ""), known.get("output", "")
-    if not reservation or not is_amount(tokens) or (output and not is_amount(output)):
+    tokens, text_bytes, output = known.get("tokens", ""), known.get("bytes", "0"), known.get("output", "0")
+    if not reservation or not is_amount(tokens) or not _is_count(text_bytes) or not _is_count(output):
         return None
     return Ticket(
         reservation=reservation,
         tokens=int(tokens),
-        output=int(output) if output else None,
+        text_bytes=int(text_bytes) if "bytes" in known else None,
+        output=int(output) if "output" in known else None,
         is_stream=known.get("stream") == "1",
         strips_usage=known.get("strip") == "1",
     )
@@ -100,7 +107,11 @@ def read_ticket(value: str) -> Ticket | None:
 
 def is_amount(text: str) -> bool:
     """Whether `text` is a whole number from 1 to 10**12 in ASCII digits."""
-    return text.isascii() and text.isdigit() and 1 <= int(text[:13]) <= 10**12
+    return _is_count(text) and int(text) >= 1
+
+
+def _is_count(text: str) -> bool:
+    return len(text) <= 13 and text.isascii() and text.isdigit() and int(text) <= 10**12
 
 
 def forwardable(headers: Iterable[tuple[bytes, bytes]], *, drop: frozenset[bytes] = frozenset()) -> RawHeaders:

@@ -18,7 +18,7 @@ HIGH_WATER_BYTES: Final = 64 * 1024
 class StreamReply:
     """A reply under way. `write` is a sink for an Answer; `relay` ties the two together with backpressure."""
 
-    def __init__(self, request: web.Request, response: web.StreamResponse) -> None:
+    def __init__(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
         self.response = response
         self.bytes_written = 0
         self.ends_at_event = True
@@ -30,7 +30,7 @@ class StreamReply:
         self._draining: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, request: web.Request, status: int, headers: list[tuple[str, str]]) -> "StreamReply":
+    async def start(cls, request: web.BaseRequest, status: int, headers: list[tuple[str, str]]) -> "StreamReply":
         """Write status and headers."""
         response = web.StreamResponse(status=status)
         for name, value in headers:

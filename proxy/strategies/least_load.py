@@ -1,9 +1,22 @@
-"""`least_load`: the layered score."""
+"""`least_load`: the layered score.
 
+    score = Σ weight × signal
+
+over what is in flight (lifecycle), what the worker's queues hold now (instantaneous) and what its timeline predicts
+(predicted). The layers overlap on purpose: a request that waits counts in flight and in its queue. With the default
+weights one second of predicted backlog weighs as much as one request. Example: 3 in flight, of them 2 decoding and 1
+in prefill, and 800 ms of backlog: 3 × 1 + 2 × 0.5 + 1 × 1 + 800 × 0.001 = 5.8.
+"""
+
+from collections.abc import Sequence
+from random import Random
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+
+from proxy.candidates import Candidate, Evaluation, RequestWork, contributions
+from proxy.ladder import Ladder
 
 
 class LeastLoadWeights(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,3 +37,28 @@ class LeastLoadWeights(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(ge=0, le=1e6, description="Per millisecond of predicted backlog.")
     ] = 0.001
     qps_1m: Annotated[float, Meta(ge=0, le=1e6, description="Per request a second over the last minute.")] = 0.0
+
+
+class LeastLoad:
+    """Scores candidates by the layered sum of their signals; signals of weight 0 are left out."""
+
+    name = "least_load"
+
+    def __init__(self, weights: LeastLoadWeights) -> None:
+        self.weights = {signal: weight for signal, weight in msgspec.structs.asdict(weights).items() if weight > 0}
+        self._ladder = Ladder(list(self.weights))
+
+    def evaluate(self, candidates: Sequence[Candidate], request: RequestWork, rng: Random) -> Evaluation:
+        """Score every candidate; what is unknown is resolved by the ladder."""
+        resolved = self._ladder.resolve(candidates, rng)
+        weights = [self.weights.get(signal, 1.0) for signal in resolved.signals]
+        return Evaluation(
+            strategy=self.name,
+            tier=resolved.tier,
+            instances=[candidate.instance for candidate in candidates],
+            signals=resolved.signals,
+            weights=weights,
+            values=resolved.rows,
+            totals=[sum(contributions(row, weights)) for row in resolved.rows],
+            imputed=resolved.imputed,
+        )

@@ -1,0 +1,77 @@
+"""Listening sockets of a process: the lean server of the relays, and small admin applications beside it."""
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from bus.errors import ForebayError
+
+#: An idle connection is kept this long: longer than the other side keeps it, so that it is never closed under a request.
+KEEPALIVE_S: Final = 75.0
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class PortBusy(ForebayError):
+    """An address that cannot be listened on."""
+
+
+class Listener:
+    """A server on one port; `port` is known after `start`."""
+
+    def __init__(self, runner: web.BaseRunner, host: str, port: int, *, reuse_port: bool = False) -> None:
+        self.host = host
+        self.port = port
+        self._runner = runner
+        self._reuse_port = reuse_port
+
+    @classmethod
+    def of_handler(
+        cls, handler: Handler, host: str, port: int, *, body_limit: int, reuse_port: bool = False
+    ) -> "Listener":
+        """Give every request to `handler`, without routing; a client that leaves cancels it.
+
+        Bodies above `body_limit` bytes raise HTTPRequestEntityTooLarge when they are read.
+        """
+        loop = asyncio.get_running_loop()
+
+        def make_request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:  # noqa: ANN401
+            return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=body_limit)
+
+        server = web.Server(
+            handler,
+            request_factory=make_request,
+            handler_cancellation=True,
+            keepalive_timeout=KEEPALIVE_S,
+            access_log=None,
+        )
+        return cls(web.ServerRunner(server), host, port, reuse_port=reuse_port)
+
+    @classmethod
+    def of_app(cls, app: web.Application, host: str, port: int) -> "Listener":
+        """Serve an application with routes."""
+        return cls(web.AppRunner(app, access_log=None), host, port)
+
+    async def start(self) -> None:
+        """Bind and listen. Raises PortBusy."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self.host, self.port, reuse_port=self._reuse_port or None, backlog=1024)
+        try:
+            await site.start()
+        except OSError as fault:
+            await self._runner.cleanup()
+            why = "already in use" if fault.errno == errno.EADDRINUSE else fault.strerror or str(fault)
+            raise PortBusy(f"cannot listen on {self.host}:{self.port}: {why}") from fault
+        self.port = self._runner.addresses[0][1]
+
+    async def stop_accepting(self) -> None:
+        """Take no new connection; those that are open go on."""
+        for site in list(self._runner.sites):
+            await site.stop()
+
+    async def stop(self) -> None:
+        """Close everything."""
+        await self._runner.cleanup()

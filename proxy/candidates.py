@@ -1,0 +1,90 @@
+"""What a choice is made from and what it leaves behind: candidates, the request's work, the evaluation, the choice.
+
+Values only: no I/O, no clock.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from bus.view import Pressure
+
+Tier = Literal["measured", "in_flight", "round_robin"]
+"""How much was known: signals; only this replica's own counts; nothing."""
+
+Source = Literal["record", "own", "imputed"]
+
+
+class RequestWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request asks of an engine, as far as the proxy can see."""
+
+    prompt_tokens: int
+    text_bytes: int
+    """Bytes of prompt text that `prompt_tokens` was estimated from."""
+    output_cap: int | None = None
+    is_stream: bool = False
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """One instance that could answer a request."""
+
+    instance: str
+    pressure: Pressure
+    own_inflight: int | None
+    """Requests that this replica has sent there and not seen end; None: not counted."""
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """Every candidate's score with all that went into it; the lists run parallel to `instances`."""
+
+    strategy: str
+    tier: Tier
+    instances: Sequence[str]
+    signals: Sequence[str]
+    weights: Sequence[float]
+    values: Sequence[Sequence[float]]
+    """For each candidate, one value a signal, in the order of `signals`."""
+    totals: Sequence[float]
+    imputed: Mapping[int, Mapping[str, str]]
+    """Candidate index → signal → instance whose value stands in."""
+
+    def contributions(self, index: int) -> list[float]:
+        """What each signal adds to a candidate's total; their sum is the total."""
+        return contributions(self.values[index], self.weights)
+
+    def source(self, index: int, signal: str) -> Source:
+        """Where the value of a signal comes from."""
+        if signal in self.imputed.get(index, {}):
+            return "imputed"
+        return "record" if self.tier == "measured" else "own"
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The instance chosen, and why."""
+
+    evaluation: Evaluation
+    index: int
+    runner_up: int | None
+    """The best of the others; None if there is none."""
+
+    @property
+    def instance(self) -> str:
+        """The instance chosen."""
+        return self.evaluation.instances[self.index]
+
+    @property
+    def margin(self) -> float | None:
+        """By how much the runner-up is worse; 0 for a tie."""
+        if self.runner_up is None:
+            return None
+        return self.evaluation.totals[self.runner_up] - self.evaluation.totals[self.index]
+
+
+def contributions(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Weighted values, signal by signal.
+
+    >>> contributions([2.0, 1000.0], [1.0, 0.001])
+    [2.0, 1.0]
+    """
+    return [value * weight for value, weight in zip(values, weights, strict=True)]

@@ -1,0 +1,60 @@
+"""From what went wrong to what a client is told: one table, OpenAI's shape."""
+
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from bus.hop.errors import AnswerTooSlow, CannotConnect, HopFailed
+from bus.hop.openai_error import error_body
+from proxy.facts import BadRequest
+from proxy.selection import NothingAlive, UnknownModel
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Status, type and code of an error answer."""
+
+    status: int
+    kind: str
+    code: str | None = None
+
+
+#: First match wins, so the special comes before the general.
+PROBLEMS: Final[tuple[tuple[type[BaseException], Problem], ...]] = (
+    (BadRequest, Problem(400, "invalid_request_error")),
+    (UnknownModel, Problem(404, "invalid_request_error", "model_not_found")),
+    (NothingAlive, Problem(503, "service_unavailable", "no_live_instance")),
+    (CannotConnect, Problem(502, "upstream_error", "worker_unreachable")),
+    (AnswerTooSlow, Problem(504, "upstream_error", "worker_timeout")),
+    (HopFailed, Problem(502, "upstream_error", "worker_broke_off")),
+    (web.HTTPRequestEntityTooLarge, Problem(413, "invalid_request_error", "request_too_large")),
+)
+
+
+def problem_of(fault: BaseException) -> Problem | None:
+    """Row of the table for `fault`; None for what is a bug of ours."""
+    return next((problem for kind, problem in PROBLEMS if isinstance(fault, kind)), None)
+
+
+def error_response(
+    status: int, message: str, *, kind: str = "invalid_request_error", code: str | None = None, param: str | None = None
+) -> web.Response:
+    """Error answer in OpenAI's shape."""
+    body = error_body(message, kind=kind, code=code, param=param)
+    return web.Response(status=status, body=body, content_type="application/json")
+
+
+def response_of(fault: BaseException, problem: Problem) -> web.Response:
+    """Answer that tells a client of `fault`."""
+    if isinstance(fault, UnknownModel):
+        message, param = f"The model `{fault}` does not exist.", "model"
+    elif isinstance(fault, web.HTTPRequestEntityTooLarge):
+        message, param = "the request body is too large", None
+    else:
+        message, param = str(fault), fault.param if isinstance(fault, BadRequest) else None
+    if problem.status == 500:
+        message = "the gateway failed; its log says why"  # what a bug says is not for clients
+    response = error_response(problem.status, message, kind=problem.kind, code=problem.code, param=param)
+    if problem.status == 503:
+        response.headers["Retry-After"] = "1"
+    return response

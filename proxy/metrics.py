@@ -1,0 +1,74 @@
+"""What a replica counts, for Prometheus; the numbers of the selection and the readers are asked for at each scrape."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from proxy.selection import Selection
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class ProxyMetrics:
+    """Counters and histograms of one replica."""
+
+    def __init__(self, selection: Selection) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter("forebay_requests", "Requests by status.", ["status"], registry=self.registry)
+        self._ttft = Histogram(
+            "forebay_ttft_seconds",
+            "From a request's arrival to its first event.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.retries = Counter("forebay_retries", "Requests sent to another instance.", registry=self.registry)
+        self.broken = Counter("forebay_broken_streams", "Streams that ended early.", registry=self.registry)
+        self.registry.register(_SelectionCollector(selection))
+        self._by_status: dict[int, Counter] = {}
+
+    def count(self, status: int) -> None:
+        """One request was answered with `status`."""
+        child = self._by_status.get(status)
+        if child is None:
+            child = self._by_status[status] = self._requests.labels(str(status))
+        child.inc()
+
+    def saw_ttft(self, seconds: float) -> None:
+        """A first event, or a whole plain answer, came after `seconds`."""
+        self._ttft.observe(seconds)
+
+
+class _SelectionCollector(Collector):
+    """Reads the counts where they are kept, so that the request path pays nothing for them."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+
+    def collect(self) -> Iterable[Metric]:
+        """Counts of choices, tiers, faults and requests in flight."""
+        selection = self._selection
+        selected = CounterMetricFamily("forebay_selected", "Requests by instance chosen.", labels=["instance"])
+        for instance, count in selection.selected.items():
+            selected.add_metric([instance], count)
+        yield selected
+        tiers = CounterMetricFamily("forebay_selection_tier", "Choices by rung of the ladder.", labels=["tier"])
+        for tier, count in selection.tiers.items():
+            tiers.add_metric([tier], count)
+        yield tiers
+        inflight = GaugeMetricFamily("forebay_inflight", "Sent and not ended, by instance.", labels=["instance"])
+        for instance, count in selection.inflight.items():
+            inflight.add_metric([instance], count)
+        yield inflight
+        faults = CounterMetricFamily(
+            "forebay_unknown_signals", "Records and signals that could not be believed.", labels=["pool", "reason"]
+        )
+        failures = CounterMetricFamily("forebay_bus_read_failures", "Readings of the bus that failed.", labels=["pool"])
+        reads = CounterMetricFamily("forebay_bus_reads", "Readings of the bus.", labels=["pool"])
+        for pool, reader in selection.readers.items():
+            for reason, count in reader.faults.items():
+                faults.add_metric([pool, reason], count)
+            failures.add_metric([pool], reader.read_failures)
+            reads.add_metric([pool], reader.reads)
+        yield from (faults, failures, reads)

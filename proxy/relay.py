@@ -1,0 +1,205 @@
+"""From the client's socket to a worker and back: choose, send, pass the bytes on; elsewhere if that fails early.
+
+A worker's status line comes only when its engine has taken the request (workers/relay.py), so that everything before
+it may be tried on another instance, and nothing after it.
+"""
+
+import logging
+import time
+from typing import Final
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from bus.hop.answer import Answer
+from bus.hop.client import HopClient
+from bus.hop.errors import HopFailed
+from bus.hop.headers import (
+    INSTANCE,
+    PRIVATE,
+    REFUSED,
+    REQUEST_ID,
+    RESERVATION,
+    VERDICT,
+    RawHeaders,
+    Ticket,
+    forwardable,
+    header,
+    write_ticket,
+)
+from bus.hop.openai_error import error_event
+from bus.hop.reply import StreamReply
+from proxy.access_log import AccessLine
+from proxy.config import ProxyConfig
+from proxy.facts import Facts
+from proxy.metrics import ProxyMetrics
+from proxy.selection import NothingAlive, Selected, Selection
+
+log = logging.getLogger("forebay.proxy")
+
+#: A plain answer up to this size is read as a whole: if it breaks, the client gets an error and not half of it.
+HELD_ANSWER_BYTES: Final = 8 * 1024 * 1024
+
+#: Idle connections to workers are reused this long; workers keep theirs for 75 s.
+IDLE_S: Final = 30.0
+
+_VERDICT: Final = VERDICT.encode()
+
+
+class Exchange:
+    """One client's request while it is relayed."""
+
+    def __init__(self, request: web.BaseRequest, request_id: str, line: AccessLine) -> None:
+        self.request = request
+        self.request_id = request_id
+        self.line = line
+        self.started_s = time.monotonic()
+        self.headers: RawHeaders = forwardable(request.raw_headers, drop=PRIVATE)
+
+
+class Relay:
+    """Relays requests to the instances that the selection names."""
+
+    def __init__(self, config: ProxyConfig, selection: Selection, metrics: ProxyMetrics) -> None:
+        self._config = config
+        self._selection = selection
+        self._metrics = metrics
+        self._clients: dict[str, HopClient] = {}
+
+    async def relay(self, exchange: Exchange, facts: Facts, body: bytes) -> web.StreamResponse:
+        """Answer a request by an instance that serves its model. Raises what proxy/errors.py lists."""
+        tried: set[str] = set()
+        refused: web.StreamResponse | None = None
+        fault: HopFailed | None = None
+        while len(tried) < self._config.tries:
+            try:
+                selected = await self._selection.choose(exchange.request_id, facts, tried=tried)
+            except NothingAlive:
+                if not tried:
+                    raise
+                break
+            if tried:
+                self._metrics.retries.inc()
+            tried.add(selected.instance)
+            exchange.line.instance, exchange.line.tries = selected.instance, len(tried)
+            exchange.line.prompt_tokens = selected.work.prompt_tokens
+            try:
+                is_final, reply = await self._try(exchange, selected, facts, body)
+            except HopFailed as failure:
+                log.info("request %s: instance %s failed: %s", exchange.request_id, selected.instance, failure)
+                self._selection.ejections.failed(selected.instance, time.monotonic())
+                fault = failure
+                continue
+            finally:
+                self._selection.release(selected.instance)
+            if is_final:
+                return reply
+            refused = reply
+        if refused is not None:
+            return refused
+        assert fault is not None  # noqa: S101 - every try ends with an answer, a refusal or a fault
+        raise fault
+
+    def forget_all_but(self, worker_urls: set[str]) -> None:
+        """Close connections to workers that are gone."""
+        for url in self._clients.keys() - worker_urls:
+            self._clients.pop(url).close()
+
+    def close(self) -> None:
+        """Close every idle connection."""
+        self.forget_all_but(set())
+
+    async def _try(
+        self, exchange: Exchange, selected: Selected, facts: Facts, body: bytes
+    ) -> tuple[bool, web.StreamResponse]:
+        """Send the request to one instance: (True, answer), or (False, refusal). HopFailed before its head."""
+        request = exchange.request
+        headers = list(exchange.headers)
+        headers.append((REQUEST_ID.encode(), exchange.request_id.encode()))
+        if request.method == "POST":
+            headers.append((RESERVATION.encode(), _ticket(exchange, selected, facts).encode()))
+        answer = await self._client(selected.pressure.registration.worker_url).exchange(
+            request.method,
+            request.raw_path,
+            headers,
+            body,
+            head_timeout_s=self._config.first_event_timeout_s,
+        )
+        try:
+            is_refused = header(answer.headers, _VERDICT) == REFUSED.encode()
+            if is_refused:
+                exchange.line.outcome = "failed"
+            else:
+                self._selection.ejections.succeeded(selected.instance)
+                exchange.line.outcome = "answered" if answer.status < 400 else "rejected"
+            if not is_refused and answer.content_type == b"text/event-stream":
+                return True, await self._stream(exchange, selected, answer)
+            return not is_refused, await self._plain(exchange, selected, answer)
+        finally:
+            answer.abort()
+
+    async def _stream(self, exchange: Exchange, selected: Selected, answer: Answer) -> web.StreamResponse:
+        """Pass a stream on; if it breaks, say so in an error event, where one can follow."""
+        self._saw_first_event(exchange)
+        reply = await StreamReply.start(exchange.request, answer.status, _reply_headers(exchange, selected, answer))
+        try:
+            await reply.relay(answer, silence_s=self._config.silence_timeout_s)
+        except HopFailed as fault:
+            log.info("request %s: stream from %s broke: %s", exchange.request_id, selected.instance, fault)
+            exchange.line.outcome = "broken"
+            self._metrics.broken.inc()
+            if answer.content_type == b"text/event-stream" and reply.ends_at_event:
+                reply.write(
+                    error_event(f"the stream broke off: {fault}", kind="upstream_error", code="worker_broke_off")
+                )
+            elif exchange.request.transport is not None:
+                exchange.request.transport.abort()  # half an answer must not look like a whole one
+        return reply.response
+
+    async def _plain(self, exchange: Exchange, selected: Selected, answer: Answer) -> web.StreamResponse:
+        """Pass on an answer in one piece."""
+        length = header(answer.headers, b"content-length") or b"0"
+        if length.isdigit() and int(length) > HELD_ANSWER_BYTES:
+            return await self._stream(exchange, selected, answer)
+        body = await answer.body(HELD_ANSWER_BYTES)
+        self._saw_first_event(exchange)
+        headers = CIMultiDict(_reply_headers(exchange, selected, answer))
+        return web.Response(status=answer.status, body=body, headers=headers)
+
+    def _saw_first_event(self, exchange: Exchange) -> None:
+        seconds = time.monotonic() - exchange.started_s
+        exchange.line.ttft_ms = round(seconds * 1000, 1)
+        self._metrics.saw_ttft(seconds)
+
+    def _client(self, worker_url: str) -> HopClient:
+        client = self._clients.get(worker_url)
+        if client is None:
+            client = self._clients[worker_url] = HopClient(
+                worker_url, connect_timeout_s=self._config.connect_timeout_ms / 1000, idle_s=IDLE_S
+            )
+        return client
+
+
+def _ticket(exchange: Exchange, selected: Selected, facts: Facts) -> str:
+    """Value of the header that tells the worker what work this is."""
+    return write_ticket(
+        Ticket(
+            reservation=exchange.request_id,
+            tokens=selected.work.prompt_tokens,
+            text_bytes=selected.work.text_bytes,
+            output=facts.output_cap,
+            is_stream=facts.is_stream,
+            strips_usage=not facts.wants_usage,
+        )
+    )
+
+
+def _reply_headers(exchange: Exchange, selected: Selected, answer: Answer) -> list[tuple[str, str]]:
+    """Headers for the client: the engine's, the request's id and the instance that answered."""
+    headers = [
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in forwardable(answer.headers, drop=frozenset({REQUEST_ID.encode()}))
+    ]
+    headers.append((REQUEST_ID, exchange.request_id))
+    headers.append((INSTANCE, selected.instance))
+    return headers

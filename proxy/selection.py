@@ -1,0 +1,163 @@
+"""Selection: read the shared view, decide, remember why. The thin shell around the pure strategies.
+
+Owns this replica's own in-flight counts, its ejections, and the decisions it made lately. Knows nothing of HTTP.
+"""
+
+import random
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from bus.errors import ForebayError
+from bus.reader import Reader
+from bus.view import PoolView, Pressure
+from proxy.candidates import Candidate, Choice, Evaluation, RequestWork
+from proxy.ejection import Ejections
+from proxy.facts import Facts
+from proxy.rotation import Rotation
+from proxy.strategies.base import Strategy, select
+
+#: Decisions kept for /debug/selections.
+DECISIONS_KEPT: Final = 256
+
+#: Bytes of prompt text a token has where no worker has learned better.
+PRIOR_BYTES_PER_TOKEN: Final = 4.0
+
+
+class UnknownModel(ForebayError):
+    """No instance of the pools has served this model lately."""
+
+
+class NothingAlive(ForebayError):
+    """The model is known, but no instance that serves it is alive, or none that has not been tried."""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """One choice as it is remembered."""
+
+    request_id: str
+    at: float
+    """Wall clock, seconds since 1970; for people, never for arithmetic."""
+    pool: str
+    model: str | None
+    choice: Choice
+
+
+class Selected(msgspec.Struct, frozen=True):
+    """Where a request goes, and what it asks for."""
+
+    pool: str
+    pressure: Pressure
+    work: RequestWork
+
+    @property
+    def instance(self) -> str:
+        """Id of the instance."""
+        return self.pressure.instance
+
+
+class Selection:
+    """Chooses an instance for each request; one for each replica."""
+
+    def __init__(
+        self,
+        readers: Sequence[Reader],
+        strategy: Strategy,
+        *,
+        rotation: Rotation,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.readers = {reader.pool: reader for reader in readers}
+        self.strategy = strategy
+        self.inflight: Counter[str] = Counter()
+        """Requests that this replica has sent to an instance and not seen end."""
+        self.selected: Counter[str] = Counter()
+        self.tiers: Counter[str] = Counter()
+        self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
+        self.ejections = Ejections()
+        self._rotation = rotation
+        self._rng = rng or random.Random()
+        self._clock = clock
+
+    async def choose(self, request_id: str, facts: Facts, *, tried: Collection[str] = ()) -> Selected:
+        """Choose an instance that serves the model and is not in `tried`. Raises UnknownModel, NothingAlive.
+
+        The request counts in flight until `release` is called with its instance, exactly once.
+        """
+        views = [await reader.view() for reader in self.readers.values()]
+        now = self._clock()
+        for view in views:
+            found = [p for p in _serving(view.live(now), facts.model) if p.instance not in tried]
+            if found:
+                return self._decide(request_id, view.pool, found, facts, now)
+        if tried or facts.model is None or any(facts.model in view.lately_served() for view in views):
+            raise NothingAlive(f"no live instance serves {facts.model or 'this'}")
+        raise UnknownModel(facts.model)
+
+    def release(self, instance: str) -> None:
+        """A request that was chosen for `instance` has ended."""
+        self.inflight[instance] -= 1
+        if self.inflight[instance] <= 0:
+            del self.inflight[instance]
+
+    def models(self) -> list[str]:
+        """Models that live instances serve, by the last views."""
+        now = self._clock()
+        found = (p for reader in self.readers.values() for p in _serving(reader.last_view.live(now), None))
+        return sorted({model for pressure in found for model in pressure.registration.models})
+
+    def live_instances(self) -> int:
+        """How many instances take requests, by the last views."""
+        now = self._clock()
+        return sum(len(_serving(reader.last_view.live(now), None)) for reader in self.readers.values())
+
+    def evaluate_now(self, view: PoolView) -> tuple[list[Pressure], Evaluation | None]:
+        """All live instances of a view, and the scores that a typical request would see. Chooses nothing."""
+        found = view.live(self._clock())
+        if not found:
+            return [], None
+        work = RequestWork(prompt_tokens=1024, text_bytes=4096)
+        return found, self.strategy.evaluate(self._candidates(found), work, self._rng)
+
+    def _decide(self, request_id: str, pool: str, found: list[Pressure], facts: Facts, now: float) -> Selected:
+        usable = set(self.ejections.usable((p.instance for p in found), now))
+        found = [p for p in found if p.instance in usable]
+        work = request_work(facts, found)
+        choice = select(self.strategy, self._candidates(found), work, self._rng, self._rotation)
+        pressure = found[choice.index]
+        self.inflight[pressure.instance] += 1
+        self.selected[pressure.instance] += 1
+        self.tiers[choice.evaluation.tier] += 1
+        self.decisions.append(Decision(request_id, time.time(), pool, facts.model, choice))
+        return Selected(pool, pressure, work)
+
+    def _candidates(self, found: list[Pressure]) -> list[Candidate]:
+        return [Candidate(pressure.instance, pressure, self.inflight.get(pressure.instance, 0)) for pressure in found]
+
+
+def request_work(facts: Facts, found: list[Pressure]) -> RequestWork:
+    """Tokens of a request, by the bytes a token has for those who serve its model."""
+    ratios = [r for p in found if p.record is not None and (r := p.record.bytes_per_token)]
+    bytes_per_token = median(ratios) if ratios else PRIOR_BYTES_PER_TOKEN
+    return RequestWork(
+        prompt_tokens=max(1, round(facts.text_bytes / bytes_per_token)),
+        text_bytes=facts.text_bytes,
+        output_cap=facts.output_cap,
+        is_stream=facts.is_stream,
+    )
+
+
+def _serving(found: list[Pressure], model: str | None) -> list[Pressure]:
+    """Of the live instances those that take requests for `model`; for None all that take any."""
+    return [
+        p
+        for p in found
+        if p.registration.state == "ready"
+        and (p.record is None or p.record.state == "ready")
+        and (model is None or model in p.registration.models)
+    ]

@@ -1,0 +1,68 @@
+"""What an engine adapter is, and how gauges are read from a Prometheus page. No I/O."""
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+import msgspec
+
+
+class EngineLoad(msgspec.Struct, frozen=True):
+    """Load that an engine reports of itself; None: it does not say."""
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+    """Share of the KV cache in use, 0..1; of several ranks the fullest."""
+
+
+class EngineAdapter(Protocol):
+    """One kind of engine: how to know it and how to read its load."""
+
+    kind: str
+
+    def speaks(self, page: bytes) -> bool:
+        """Whether this metrics page is of this kind of engine."""
+
+    def read_load(self, page: bytes) -> EngineLoad:
+        """Load in a metrics page; what is not there, or is no number, is None."""
+
+
+_SAMPLE: Final = rb"(?:\{[^\n]*\})?[ \t]+(\S+)"
+
+
+class Gauge:
+    """One gauge under one or several names: engines rename their metrics, and the old name must still be read."""
+
+    def __init__(self, *names: str) -> None:
+        either = b"|".join(re.escape(name.encode()) for name in names)
+        self._pattern = re.compile(rb"^(?:" + either + rb")" + _SAMPLE, re.MULTILINE)
+
+    def values(self, page: bytes) -> list[float]:
+        """All samples of the gauge, one for each label set; only finite numbers of at least 0.
+
+        >>> Gauge("a:running").values(b'# TYPE a:running gauge\\na:running{engine="0"} 2.0\\na:running{engine="1"} NaN\\n')
+        [2.0]
+        """
+        return [value for raw in self._pattern.findall(page) if (value := _number(raw)) is not None]
+
+
+def total(values: Iterable[float]) -> int | None:
+    """Sum over data-parallel ranks, as a count; None of nothing."""
+    found = list(values)
+    return round(sum(found)) if found else None
+
+
+def fullest(values: Iterable[float]) -> float | None:
+    """Largest share over data-parallel ranks: the fullest rank decides. None of nothing, or above 1."""
+    largest = max(values, default=None)
+    return largest if largest is not None and largest <= 1 else None
+
+
+def _number(raw: bytes) -> float | None:
+    try:
+        value = float(raw)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None

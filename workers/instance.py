@@ -1,0 +1,216 @@
+"""One instance as its worker keeps it: the queue, the timeline, the watch on its engine, and what is published.
+
+The ledger of requests is the timeline; this class is the thin shell that moves requests through it, tells the
+publisher that something has changed, and answers why a request cannot be taken.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import redis.asyncio as redis_asyncio
+
+from bus.errors import ForebayError
+from bus.hop.client import HopClient
+from bus.hop.headers import RawHeaders, Ticket
+from bus.publisher import Publisher
+from bus.record import PressureRecord
+from bus.registration import Registration, RegistrationState
+from workers.calibration import Calibration
+from workers.config import InstanceConfig, WorkerConfig
+from workers.engine_watch import EngineWatch
+from workers.estimates import PRIOR_BYTES_PER_TOKEN, RateMeter, RunningMean
+from workers.gate import Gate
+from workers.metrics import WorkerMetrics
+from workers.pressure import make_record
+from workers.sse import Usage
+from workers.timeline import Request, Stage, Timeline, Work
+
+#: Predictions kept for /debug/predictions.
+PREDICTIONS_KEPT: Final = 2048
+
+
+class Refused(ForebayError):
+    """This instance does not take the request; another one may."""
+
+    def __init__(self, status: int, code: str, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """One request's time to first token: predicted before dispatch, and real. Seconds."""
+
+    request: str
+    predicted_ttft_s: float
+    real_ttft_s: float
+
+
+class Instance:
+    """The queue of one engine."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        instance: InstanceConfig,
+        *,
+        bus: redis_asyncio.Redis,
+        engine_headers: RawHeaders,
+        metrics: WorkerMetrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self.id = instance.id
+        self.config = config
+        self.worker_url = ""
+        """Known once the listener is bound."""
+        self.engine = HopClient(instance.engine_url, connect_timeout_s=config.connect_timeout_ms / 1000)
+        self.engine_headers = engine_headers
+        self.timeline = Timeline(
+            slots=config.slots,
+            calibration=Calibration(
+                prefill_tokens_per_s=config.prior_prefill_tokens_per_s, decode_step_s=config.prior_decode_step_ms / 1000
+            ),
+            output_tokens=RunningMean(config.prior_output_tokens),
+        )
+        self.prepare_gate = Gate(config.prepare_concurrency)
+        self.slot_gate = Gate(config.slots)
+        self.predictions: deque[Prediction] = deque(maxlen=PREDICTIONS_KEPT)
+        self.state: RegistrationState = "ready"
+        self._engine_url = instance.engine_url
+        self._clock = clock
+        self._rate = RateMeter()
+        self._bytes_per_token = RunningMean(PRIOR_BYTES_PER_TOKEN)
+        self.publisher = Publisher(
+            bus,
+            pool=config.pool,
+            instance=instance.id,
+            make_record=self._make_record,
+            registration=self._registration,
+            on_superseded=self.drain,
+            registration_ttl_s=config.registration_ttl_s,
+        )
+        self.watch = EngineWatch(
+            self.engine,
+            name=instance.id,
+            kind=config.engine_kind,
+            headers=engine_headers,
+            interval_s=config.scrape_interval_ms / 1000,
+            on_change=self.publisher.announce,
+            on_load=self._take_engine_load,
+        )
+        self.metrics = metrics.instance(
+            instance.id, inflight=lambda: len(self.timeline), published=lambda: self.publisher.published
+        )
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    # -- a request's way
+
+    def accept(self, request_id: str, ticket: Ticket) -> Request:
+        """Take a request into the queue. Raises Refused when draining or full."""
+        if self.state != "ready":
+            raise Refused(503, "instance_draining", f"instance {self.id} is draining")
+        now = self._clock()
+        if self.timeline.waiting >= self.config.queue_limit and len(self.timeline) >= self.config.slots:
+            wait_s = self.timeline.plan(now).wait_s
+            raise Refused(429, "queue_full", f"the queue of instance {self.id} is full", retry_after_s=wait_s)
+        work = Work(ticket.tokens, ticket.output, ticket.is_stream)
+        request = self.timeline.accept(self._unique(request_id), work, now)
+        self._rate.count(now)
+        self._idle.clear()
+        self.publisher.changed()
+        return request
+
+    def advance(self, request: Request, stage: Stage) -> None:
+        """A request has reached a further stage."""
+        now = self._clock()
+        self.timeline.advance(request, stage, now)
+        if stage is Stage.DECODE:
+            real_s = now - request.accepted_s
+            self.predictions.append(Prediction(request.id, request.predicted_ttft_s, real_s))
+            self.metrics.saw_ttft(real_s, request.predicted_ttft_s)
+        self.publisher.changed()
+
+    def finish(
+        self, request: Request, outcome: str, *, usage: Usage | None = None, text_bytes: int | None = None
+    ) -> None:
+        """A request has left, whatever the way; the second time changes nothing."""
+        is_success = outcome == "answered"
+        tokens = usage.completion_tokens if usage else None
+        if not self.timeline.finish(request, self._clock(), output_tokens=tokens, is_success=is_success):
+            return
+        if usage is not None and usage.prompt_tokens and text_bytes:
+            self._bytes_per_token.learn(text_bytes / usage.prompt_tokens)
+        self.metrics.count(outcome)
+        if not len(self.timeline):
+            self._idle.set()
+        self.publisher.changed()
+
+    # -- its life
+
+    async def run(self) -> None:
+        """Watch the engine and publish until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.publisher.run(), name=f"publish {self.id}")
+            tasks.create_task(self.watch.run(), name=f"watch {self.id}")
+
+    def drain(self) -> None:
+        """Take nothing new; what runs goes on."""
+        if self.state == "ready":
+            self.state = "draining"
+            self.publisher.announce()
+
+    async def drained(self) -> None:
+        """Wait until nothing runs."""
+        await self._idle.wait()
+
+    async def withdraw(self) -> None:
+        """Tell the bus that the instance is gone."""
+        self.state = "gone"
+        await self.publisher.withdraw(self._registration())
+        self.engine.close()
+
+    # -- what is published
+
+    def _make_record(self, epoch: int, sequence: int) -> PressureRecord:
+        return make_record(
+            self.timeline,
+            self.watch.load,
+            epoch=epoch,
+            sequence=sequence,
+            is_draining=self.state != "ready",
+            rate=self._rate,
+            bytes_per_token=self._bytes_per_token,
+            now=self._clock(),
+        )
+
+    def _registration(self) -> Registration:
+        return Registration(
+            worker_url=self.worker_url,
+            engine_url=self._engine_url,
+            models=self.watch.models,
+            kind=self.watch.adapter.kind if self.watch.adapter else "unknown",
+            slots=self.config.slots,
+            state=self.state,
+            ttl_ms=self.config.ttl_ms,
+        )
+
+    def _take_engine_load(self) -> None:
+        """Requests that the engine runs beyond ours hold slots. Its gauge lags behind its steps: ours lead."""
+        running = self.watch.load.running
+        foreign = max(0, running - self.timeline.on_engine) if running is not None else 0
+        if foreign != self.timeline.foreign:
+            self.timeline.foreign = foreign
+            self.publisher.changed()
+
+    def _unique(self, request_id: str) -> str:
+        """A client may send one id twice; the ledger needs two."""
+        return (
+            request_id
+            if request_id not in self.timeline
+            else f"{request_id}#{self.publisher.sequence}-{len(self.timeline)}"
+        )

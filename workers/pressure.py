@@ -1,0 +1,60 @@
+"""From a timeline and an engine's own report to the record that is published. No I/O, no clock."""
+
+import math
+
+from bus.record import PressureRecord
+from workers.engines import EngineLoad
+from workers.estimates import RateMeter, RunningMean
+from workers.timeline import Stage, Timeline
+
+
+def make_record(
+    timeline: Timeline,
+    engine: EngineLoad,
+    *,
+    epoch: int,
+    sequence: int,
+    is_draining: bool,
+    rate: RateMeter,
+    bytes_per_token: RunningMean,
+    now: float,
+) -> PressureRecord:
+    """Pressure of an instance at `now`. Durations are rounded up: what is not over never reads zero."""
+    plan = timeline.plan(now)
+    calibration = timeline.calibration
+    return PressureRecord(
+        epoch=epoch,
+        sequence=sequence,
+        state_code=int(is_draining),
+        prepare_queue_depth=timeline.count(Stage.PREPARE_QUEUE),
+        active_prepare=timeline.count(Stage.PREPARING),
+        ready_queue_depth=timeline.count(Stage.READY_QUEUE),
+        active_ready=timeline.count(Stage.DISPATCHING),
+        inflight=len(timeline),
+        pending_prefill_count=timeline.count(Stage.PREFILL),
+        active_decode_count=timeline.count(Stage.DECODE),
+        next_slot_ready_in_ms=_ms(plan.next_slot_ready_s),
+        prefill_free_in_ms=_ms(plan.prefill_free_s),
+        predicted_prefill_backlog_ms=_ms(plan.prefill_backlog_s),
+        predicted_decode_backlog_ms=_ms(plan.decode_backlog_s),
+        predicted_total_backlog_ms=_ms(plan.total_backlog_s),
+        predicted_wait_ms=_ms(plan.wait_s),
+        queued_tokens=plan.queued_tokens,
+        kv_usage=engine.kv_usage,
+        engine_running=engine.running,
+        engine_waiting=engine.waiting,
+        prefill_tokens_per_s=calibration.prefill_tokens_per_s,
+        decode_step_ms=calibration.decode_step_s(max(timeline.on_engine, 1)) * 1000,
+        qps_1m=rate.per_s(now),
+        mean_output_tokens=timeline.output_tokens.value,
+        bytes_per_token=bytes_per_token.value,
+    )
+
+
+def _ms(seconds: float) -> int:
+    """Whole milliseconds, rounded up.
+
+    >>> _ms(0.0), _ms(0.0001), _ms(1.5)
+    (0, 1, 1500)
+    """
+    return math.ceil(seconds * 1000)

@@ -1,0 +1,131 @@
+"""The worker process: listeners, instances and an orderly end."""
+
+import asyncio
+import logging
+import signal
+import time
+from typing import Any
+
+import msgspec
+import uvloop
+from aiohttp import web
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from bus.client import connect
+from bus.hop.server import Listener
+from workers.config import WorkerConfig
+from workers.engine_watch import engine_headers
+from workers.instance import Instance
+from workers.metrics import WorkerMetrics
+from workers.relay import Relay
+
+log = logging.getLogger("forebay.worker")
+
+#: Longest body a worker reads: the proxy's own limit is what clients meet.
+BODY_LIMIT = 4096 * 1024 * 1024
+
+
+class Worker:
+    """All instances of one process, each behind a listener of its own."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._config = config
+        self._metrics = WorkerMetrics()
+        self._bus = connect(config.redis, timeout_s=max(config.ttl_ms / 3000, 0.1))
+        headers = engine_headers(config.engine_key_file)
+        self.instances = [
+            Instance(
+                config, instance, bus=self._bus, engine_headers=headers, metrics=self._metrics, clock=time.monotonic
+            )
+            for instance in config.instances
+        ]
+        self._listeners: list[Listener] = []
+        self._admin: Listener | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def admin_port(self) -> int:
+        """Port of /metrics and /debug."""
+        return self._admin.port if self._admin else 0
+
+    async def start(self) -> None:
+        """Listen, then announce. Raises PortBusy."""
+        config = self._config
+        self._admin = Listener.of_app(self._admin_app(), config.host, config.admin_port)
+        await self._admin.start()
+        for index, instance in enumerate(self.instances):
+            port = config.port + index if config.port else 0
+            listener = Listener.of_handler(Relay(instance).handle, config.host, port, body_limit=BODY_LIMIT)
+            await listener.start()
+            self._listeners.append(listener)
+            instance.worker_url = f"http://{config.advertise_host or config.host}:{listener.port}"
+            self._tasks.append(asyncio.create_task(instance.run(), name=f"instance {instance.id}"))
+            log.info("instance %s: listening on %s", instance.id, instance.worker_url)
+
+    async def stop(self) -> None:
+        """Say that all instances drain, let running requests finish for at most `drain_s`, then withdraw and close."""
+        for instance in self.instances:
+            instance.drain()
+            await instance.publisher.publish_now()
+        try:
+            async with asyncio.timeout(self._config.drain_s):
+                for instance in self.instances:
+                    await instance.drained()
+        except TimeoutError:
+            left = sum(len(instance.timeline) for instance in self.instances)
+            log.warning("%d requests did not finish within %g s", left, self._config.drain_s)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for instance in self.instances:
+            await instance.withdraw()
+        for listener in (*self._listeners, *([self._admin] if self._admin else [])):
+            await listener.stop()
+        await self._bus.aclose()
+
+    def _admin_app(self) -> web.Application:
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/metrics", self._metrics_page),
+                web.get("/debug/predictions", self._predictions),
+            ]
+        )
+        return app
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.json_response({"status": "ok", "instances": {i.id: i.state for i in self.instances}})
+
+    async def _metrics_page(self, _: web.Request) -> web.Response:
+        page = generate_latest(self._metrics.registry)
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _predictions(self, _: web.Request) -> web.Response:
+        """Predicted and real times to first token of the last requests, seconds."""
+        page: dict[str, Any] = {instance.id: list(instance.predictions) for instance in self.instances}
+        return web.Response(body=msgspec.json.encode(page), content_type="application/json")
+
+
+async def serve(config: WorkerConfig, stop: asyncio.Event) -> None:
+    """Run a worker until `stop` is set."""
+    worker = Worker(config)
+    await worker.start()
+    try:
+        await stop.wait()
+    finally:
+        await worker.stop()
+
+
+def run(config: WorkerConfig) -> None:
+    """Run a worker until SIGTERM or SIGINT; the `forebay worker` command."""
+    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await serve(config, stop)
+
+    uvloop.run(main())

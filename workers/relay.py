@@ -1,0 +1,273 @@
+"""The worker's side of a request: through the queue to the engine and back, bytes untouched.
+
+The status line a worker sends says whether the engine has taken the request: the head of a stream leaves here only
+with the engine's first *event*, since engines send a 200 before they decide. What the engine refused goes back as it
+came, marked `x-forebay-verdict: refused`: the proxy may send the request elsewhere.
+"""
+
+import asyncio
+import logging
+import math
+from typing import Final
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from bus.hop.answer import Answer
+from bus.hop.errors import AnswerTooSlow, CannotConnect, HopFailed
+from bus.hop.headers import (
+    PRIVATE,
+    REFUSED,
+    REQUEST_ID,
+    RESERVATION,
+    VERDICT,
+    RawHeaders,
+    Ticket,
+    forwardable,
+    read_ticket,
+)
+from bus.hop.openai_error import error_body, error_event
+from bus.hop.reply import StreamReply
+from workers.instance import Instance, Refused
+from workers.sse import EventTap, Usage, first_event, is_error_event, read_usage
+from workers.timeline import Request, Stage
+
+log = logging.getLogger("forebay.worker")
+
+#: A plain answer up to this size is read as a whole before it is passed on; a larger one streams.
+HELD_ANSWER_BYTES: Final = 8 * 1024 * 1024
+
+#: Statuses with which an engine refuses a request that another may take.
+REFUSALS: Final = frozenset({429, 500, 502, 503, 504})
+
+#: Bytes of a body that make one token when no proxy has said how many there are.
+_BYTES_PER_TOKEN: Final = 4
+
+_INCLUDE_USAGE: Final = b'"stream_options":{"include_usage":true},'
+
+RawReply = list[tuple[str, str]]
+
+
+class Relay:
+    """Handles every request for one instance."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._config = instance.config
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request; anything but a POST passes without the queue."""
+        if request.method != "POST":
+            return await self._pass_through(request)
+        ticket = read_ticket(request.headers.get(RESERVATION, "")) or _own_ticket(request)
+        try:
+            entry = self._instance.accept(request.headers.get(REQUEST_ID, "") or ticket.reservation, ticket)
+        except Refused as refusal:
+            self._instance.metrics.count("refused")
+            return _refuse(refusal)
+        outcome = "cancelled"
+        try:
+            body = await self._prepare(request, entry, ticket)
+            async with self._instance.slot_gate:
+                self._instance.advance(entry, Stage.DISPATCHING)
+                exchange = _Exchange(self._instance, request, entry, ticket)
+                reply = await exchange.run(body)
+                outcome = exchange.outcome
+                return reply
+        except HopFailed as fault:
+            outcome = "failed"
+            log.warning("instance %s: request %s failed before its first event: %s", self._instance.id, entry.id, fault)
+            return _engine_failed(fault)
+        finally:
+            self._instance.finish(entry, outcome)
+
+    async def _prepare(self, request: web.BaseRequest, entry: Request, ticket: Ticket) -> bytes:
+        """Read the body and ask for the usage where the client did not."""
+        async with self._instance.prepare_gate:
+            self._instance.advance(entry, Stage.PREPARING)
+            body = await request.read()
+            if ticket.strips_usage and body[:1] == b"{":
+                body = b"{" + _INCLUDE_USAGE + body[1:]
+        self._instance.advance(entry, Stage.READY_QUEUE)
+        return body
+
+    async def _pass_through(self, request: web.BaseRequest) -> web.StreamResponse:
+        headers = engine_bound(request, self._instance.engine_headers)
+        body = await request.read()
+        try:
+            answer = await self._instance.engine.exchange(
+                request.method, request.raw_path, headers, body, head_timeout_s=self._config.first_event_timeout_s
+            )
+            return await _relay_plain(request, answer, self._config.silence_timeout_s)
+        except HopFailed as fault:
+            return _engine_failed(fault)
+
+
+class _Exchange:
+    """One request on the engine, from dispatch to its end."""
+
+    def __init__(self, instance: Instance, request: web.BaseRequest, entry: Request, ticket: Ticket) -> None:
+        self.outcome = "failed"
+        self._instance = instance
+        self._request = request
+        self._entry = entry
+        self._ticket = ticket
+        self._silence_s = instance.config.silence_timeout_s
+
+    async def run(self, body: bytes) -> web.StreamResponse:
+        """Send the request, pass the answer on; HopFailed if there is no first event."""
+        instance, request = self._instance, self._request
+        limit_s = instance.config.first_event_timeout_s
+        started_s = asyncio.get_running_loop().time()
+        answer = await instance.engine.exchange(
+            request.method,
+            request.raw_path,
+            engine_bound(request, instance.engine_headers),
+            body,
+            head_timeout_s=limit_s,
+            on_sent=lambda: instance.advance(self._entry, Stage.PREFILL),
+        )
+        try:
+            if answer.status == 200 and answer.content_type == b"text/event-stream":
+                left_s = limit_s - (asyncio.get_running_loop().time() - started_s)
+                return await self._stream(answer, left_s)
+            return await self._plain(answer)
+        finally:
+            answer.abort()
+
+    async def _plain(self, answer: Answer) -> web.StreamResponse:
+        """Pass on an answer that comes in one piece, an error of the engine included."""
+        reply = await _relay_plain(self._request, answer, self._silence_s)
+        if answer.status < 400:
+            self.outcome = "answered"
+            if isinstance(reply, web.Response) and isinstance(reply.body, bytes):
+                self._finish(read_usage(reply.body))
+        elif answer.status < 500:
+            self.outcome = "rejected"
+        return reply
+
+    async def _stream(self, answer: Answer, limit_s: float) -> web.StreamResponse:
+        """Hold the head until the first event, then let the bytes flow."""
+        stream = _Stream(EventTap(strips_usage=self._ticket.strips_usage))
+        answer.forward(stream.take, silence_s=max(limit_s, self._silence_s))
+        await stream.first_or_end(answer, limit_s)
+        headers = reply_headers(answer)
+        event = first_event(stream.held)
+        if event is not None and is_error_event(event):
+            headers.append((VERDICT, REFUSED))
+        elif event is not None:
+            self._instance.advance(self._entry, Stage.DECODE)
+        reply = await StreamReply.start(self._request, answer.status, headers)
+        stream.flow_to(reply)
+        try:
+            await reply.relay(answer, silence_s=self._silence_s, through=stream.take)
+        except HopFailed as fault:
+            log.warning("instance %s: request %s broke in mid-stream: %s", self._instance.id, self._entry.id, fault)
+            reply.write(error_event(f"the engine broke off: {fault}", kind="upstream_error", code="engine_broke_off"))
+            return reply.response
+        stream.take_rest()
+        self.outcome = "failed" if stream.tap.has_error else "answered"
+        self._finish(stream.tap.usage())
+        return reply.response
+
+    def _finish(self, usage: Usage | None) -> None:
+        self._instance.finish(self._entry, self.outcome, usage=usage, text_bytes=self._ticket.text_bytes)
+
+
+class _Stream:
+    """The bytes of one stream between the engine's answer and our reply: held until there is a reply to write to."""
+
+    def __init__(self, tap: EventTap) -> None:
+        self.tap = tap
+        self.held = b""
+        self._reply: StreamReply | None = None
+        self._has_event: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def take(self, data: bytes) -> None:
+        """Sink for the answer."""
+        passed = self.tap.feed(data)
+        if self._reply is not None:
+            if passed:
+                self._reply.write(passed)
+            return
+        self.held += passed
+        if b"data:" in self.held and not self._has_event.done():
+            self._has_event.set_result(None)
+
+    async def first_or_end(self, answer: Answer, limit_s: float) -> None:
+        """Wait for the first event, or the end of a stream without one. Raises HopFailed."""
+        await asyncio.wait((self._has_event, answer.end), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if not self._has_event.done():
+            if not answer.end.done():
+                raise AnswerTooSlow(f"no event within {limit_s:g} s")
+            await answer.ended()
+
+    def flow_to(self, reply: StreamReply) -> None:
+        """Write what was held; from now on nothing is."""
+        self._reply = reply
+        if self.held:
+            reply.write(self.held)
+            self.held = b""
+
+    def take_rest(self) -> None:
+        """Write what the tap held back of an unfinished last event."""
+        rest = self.tap.end()
+        if rest and self._reply is not None:
+            self._reply.write(rest)
+
+
+def engine_bound(request: web.BaseRequest, engine_headers: RawHeaders) -> RawHeaders:
+    """Headers for the engine: the client's without private ones, the request id, and the engine's key."""
+    headers = forwardable(request.raw_headers, drop=PRIVATE)
+    request_id = request.headers.get(REQUEST_ID)
+    if request_id:
+        headers.append((REQUEST_ID.encode(), request_id.encode("latin-1", "ignore")))
+    return headers + engine_headers
+
+
+def reply_headers(answer: Answer) -> RawReply:
+    """Headers of an engine's answer that go back."""
+    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in forwardable(answer.headers)]
+    if answer.status in REFUSALS:
+        headers.append((VERDICT, REFUSED))
+    return headers
+
+
+async def _relay_plain(request: web.BaseRequest, answer: Answer, silence_s: float) -> web.StreamResponse:
+    """Pass on a plain answer: whole if it is small, so that a broken one is an error and not half an answer."""
+    headers = reply_headers(answer)
+    length = next((int(v) for n, v in answer.headers if n.lower() == b"content-length" and v.isdigit()), 0)
+    if length <= HELD_ANSWER_BYTES:
+        body = await answer.body(HELD_ANSWER_BYTES)
+        return web.Response(status=answer.status, body=body, headers=CIMultiDict(headers))
+    reply = await StreamReply.start(request, answer.status, headers)
+    try:
+        await reply.relay(answer, silence_s=silence_s)
+    except HopFailed:
+        if request.transport is not None:
+            request.transport.abort()  # half an answer must not look like a whole one
+    return reply.response
+
+
+def _own_ticket(request: web.BaseRequest) -> Ticket:
+    """Ticket for a request that no proxy has measured."""
+    tokens = max(1, (request.content_length or 0) // _BYTES_PER_TOKEN)
+    return Ticket(reservation=f"direct-{id(request):x}", tokens=tokens)
+
+
+def _refuse(refusal: Refused) -> web.Response:
+    headers = {VERDICT: REFUSED}
+    if refusal.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(refusal.retry_after_s)))
+    kind = "rate_limit_error" if refusal.status == 429 else "service_unavailable"
+    body = error_body(str(refusal), kind=kind, code=refusal.code)
+    return web.Response(status=refusal.status, body=body, content_type="application/json", headers=headers)
+
+
+def _engine_failed(fault: HopFailed) -> web.Response:
+    """The engine gave no answer: 504 when it was too slow, else 502. Both may go elsewhere."""
+    status, code = (504, "engine_timeout") if isinstance(fault, AnswerTooSlow) else (502, "engine_unreachable")
+    if not isinstance(fault, (AnswerTooSlow, CannotConnect)):
+        code = "engine_broke_off"
+    body = error_body(f"the engine did not answer: {fault}", kind="upstream_error", code=code)
+    return web.Response(status=status, body=body, content_type="application/json", headers={VERDICT: REFUSED})

@@ -1,0 +1,171 @@
+"""What a worker looks for in an event stream, without decoding it: the first event, the usage, an error. No I/O.
+
+Whole events pass as they came. Only a read that carries a `usage`, or that ends inside an event, is looked at closer.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+#: A started event longer than this is passed on unfinished: it is no usage event.
+LONGEST_HELD_EVENT: Final = 256 * 1024
+
+_ENDS: Final = (b"\n\n", b"\r\n\r\n")
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of one request as its engine counted them; None where it did not say."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class EventTap:
+    """Stands in an event stream: `feed` takes what arrived and returns what may pass.
+
+    With `strips_usage` the usage event is kept out: an event with empty `choices` and a `usage`.
+
+    >>> tap = EventTap(strips_usage=True)
+    >>> tap.feed(b'data: {"choices":[{"index":0}]}\\n\\ndata: {"choices":[],"usage":{"prompt_tokens":3}}\\n\\n')
+    b'data: {"choices":[{"index":0}]}\\n\\n'
+    >>> tap.usage().prompt_tokens
+    3
+    """
+
+    def __init__(self, *, strips_usage: bool) -> None:
+        self.has_error = False
+        """An error event has passed."""
+        self._strips_usage = strips_usage
+        self._tail = b""
+        self._usage_event = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes of the stream; return the whole events that may pass."""
+        if self._tail:
+            data = self._tail + data
+            self._tail = b""
+        if not data.endswith(_ENDS):
+            cut = max(data.rfind(end) + len(end) if end in data else 0 for end in _ENDS)
+            if len(data) - cut <= LONGEST_HELD_EVENT:
+                data, self._tail = data[:cut], data[cut:]
+        if b'{"error"' in data:
+            self.has_error = self.has_error or any(is_error_event(event) for event in _events(data))
+        if b'"usage"' in data and data.count(b'"usage"') > data.count(b'"usage":null'):
+            return self._take_usage(data)
+        return data
+
+    def end(self) -> bytes:
+        """Return what was held back; the stream has ended."""
+        tail, self._tail = self._tail, b""
+        return tail
+
+    def usage(self) -> Usage | None:
+        """Usage that the stream carried last; None if it carried none."""
+        return read_usage(event_data(self._usage_event)) if self._usage_event else None
+
+    def _take_usage(self, data: bytes) -> bytes:
+        passed = []
+        for event in _events(data):
+            if b'"usage"' in event:
+                self._usage_event = event
+                if self._strips_usage and _is_usage_event(event):
+                    continue
+            passed.append(event)
+        return b"".join(passed)
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: Any = None
+
+
+class _UsageBody(msgspec.Struct):
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
+    input_tokens: Any = None  # /v1/responses and /v1/messages say input and output
+    output_tokens: Any = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+
+
+class _Response(msgspec.Struct):
+    usage: _UsageBody | None = None
+
+
+class _Body(msgspec.Struct):
+    usage: _UsageBody | None = None
+    response: _Response | None = None  # the event response.completed
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[msgspec.Raw] | None = None
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+    error: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_decode_body = msgspec.json.Decoder(_Body).decode
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+
+
+def read_usage(body: bytes) -> Usage | None:
+    """Usage of a JSON answer or event; None if there is none, or the answer is no JSON.
+
+    >>> read_usage(b'{"usage":{"prompt_tokens":14,"completion_tokens":8,"prompt_tokens_details":{"cached_tokens":0}}}')
+    Usage(prompt_tokens=14, completion_tokens=8, cached_tokens=0)
+    """
+    try:
+        decoded = _decode_body(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    usage = decoded.usage or (decoded.response.usage if decoded.response else None)
+    if usage is None:
+        return None
+    details = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
+    return Usage(
+        prompt_tokens=_count(usage.prompt_tokens, usage.input_tokens),
+        completion_tokens=_count(usage.completion_tokens, usage.output_tokens),
+        cached_tokens=_count(details.cached_tokens),
+    )
+
+
+def event_data(event: bytes) -> bytes:
+    """Content of an event's data lines.
+
+    >>> event_data(b"event: x\\ndata: {}\\n\\n")
+    b'{}'
+    """
+    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines)
+
+
+def is_error_event(event: bytes) -> bool:
+    """Whether an event says that the request failed: JSON with an `error` that is not null."""
+    try:
+        return bytes(_decode_chunk(event_data(event)).error) != b"null"
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+
+
+def first_event(data: bytes) -> bytes | None:
+    """First event with data in `data`; comments, as keep-alives are, do not count."""
+    return next((event for event in _events(data) if b"data:" in event), None)
+
+
+def _is_usage_event(event: bytes) -> bool:
+    try:
+        chunk = _decode_chunk(event_data(event))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return chunk.choices == [] and bytes(chunk.usage) != b"null"
+
+
+def _events(data: bytes) -> list[bytes]:
+    """Whole events, each with its own end."""
+    end = b"\r\n\r\n" if b"\r\n\r\n" in data else b"\n\n"
+    parts = data.split(end)
+    return [part + end for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+
+
+def _count(*values: object) -> int | None:
+    """First of `values` that is a whole number of at least 0."""
+    return next((value for value in values if type(value) is int and value >= 0), None)
