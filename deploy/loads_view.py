@@ -4,8 +4,8 @@ An unknown number is shown as `–`, never as 0; a number taken from another ins
 renderables out. No network, no clock.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -13,71 +13,16 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-UNKNOWN: Final = "–"
+from deploy.loads import UNKNOWN, InstanceLoad, Loads, LoadsLike, Signal, decode
+
+__all__ = ["Loads", "decode", "plain_line", "render"]
+
 _BAR_CELLS: Final = 10
 _BAR_FLOOR_MS: Final = 1000.0  # a full bar is at least a second, so that an idle fleet does not look busy
 _LINE_INSTANCES: Final = 8
-_STATE_STYLES: Final = {"ready": "green", "draining": "yellow", "unknown": "red"}
+_STATE_STYLES: Final = {"ready": "green", "draining": "yellow", "unknown": "red", "ejected": "red"}
 _TIER_STYLES: Final = {"measured": "green", "in_flight": "yellow", "round_robin": "red"}
 _BUS_STYLES: Final = {"fresh": "green", "stale": "yellow", "blind": "red"}
-
-
-class Signal(msgspec.Struct, frozen=True):
-    """One number of one instance; None is unknown."""
-
-    value: float | None = None
-    source: str | None = None
-    age_ms: float | None = None
-    weight: float | None = None
-    contribution: float | None = None
-    imputed_from: str | None = None
-
-
-class InstanceLoad(msgspec.Struct, frozen=True):
-    """One instance as the replica sees it."""
-
-    pool: str
-    id: str
-    state: str = "unknown"
-    models: tuple[str, ...] = ()
-    worker_url: str | None = None
-    age_ms: float | None = None
-    reason: str | None = None
-    signals: dict[str, Signal] = {}
-    total: float | None = None
-    selected: int = 0
-
-
-class Bus(msgspec.Struct, frozen=True):
-    """How fresh a pool's view of the bus is."""
-
-    state: str = "blind"
-    age_ms: float | None = None
-
-
-class Pool(msgspec.Struct, frozen=True):
-    """How a pool's choices are made at this moment."""
-
-    tier: str = "round_robin"
-    bus: Bus = Bus()
-
-
-class Loads(msgspec.Struct, frozen=True):
-    """The whole answer of `GET /debug/instance_loads`."""
-
-    replica: str = UNKNOWN
-    strategy: str = UNKNOWN
-    pools: dict[str, Pool] = {}
-    instances: tuple[InstanceLoad, ...] = ()
-
-
-LoadsLike = Loads | Mapping[str, Any]
-"""The answer decoded, or as the plain dictionary that JSON gives."""
-
-
-def decode(body: bytes) -> Loads:
-    """The answer's body as a struct; raises msgspec.MsgspecError if it is something else."""
-    return msgspec.json.decode(body, type=Loads)
 
 
 def render(loads: LoadsLike, previous: LoadsLike | None = None) -> RenderableType:
@@ -96,7 +41,7 @@ def plain_line(loads: LoadsLike) -> str:
     now = _struct(loads)
     shares = _shares(now, {})
     parts = [f"{now.replica} {now.strategy}"]
-    parts += [f"{name}: {pool.tier}, bus {pool.bus.state}" for name, pool in sorted(now.pools.items())]
+    parts += [f"{name}: {pool.tier or UNKNOWN}, bus {pool.bus.state}" for name, pool in sorted(now.pools.items())]
     shown = _ordered(now)[:_LINE_INSTANCES]
     parts += [_line_of(instance, shares) for instance in shown]
     if len(now.instances) > len(shown):
@@ -164,7 +109,7 @@ def _heading(loads: Loads) -> Text:
     text = Text.assemble(("replica ", "dim"), loads.replica, ("  strategy ", "dim"), loads.strategy)
     for name, pool in sorted(loads.pools.items()):
         text.append("\npool ", "dim").append(name)
-        text.append("  choosing by ", "dim").append(pool.tier, _TIER_STYLES.get(pool.tier, ""))
+        text.append("  choosing by ", "dim").append(pool.tier or UNKNOWN, _TIER_STYLES.get(pool.tier or "", ""))
         text.append("  bus ", "dim").append(pool.bus.state, _BUS_STYLES.get(pool.bus.state, ""))
         text.append(f" {number(pool.bus.age_ms, duration)}")
     return text
@@ -190,19 +135,21 @@ def _table(loads: Loads, shares: dict[tuple[str, str], float]) -> Table:
 
 
 def _reasons(loads: Loads) -> Iterator[Text]:
-    """Why an instance is not measured, a line each: a column for them would squeeze the numbers."""
+    """What is wrong with an instance's record, a line each: a column for them would squeeze the numbers."""
     for instance in _ordered(loads):
-        if instance.reason:
-            yield Text.assemble((f"{instance.id}: ", "bold"), (instance.reason, "dim"))
+        unbelievable = f"cannot be true: {', '.join(instance.unbelievable)}" if instance.unbelievable else ""
+        words = "; ".join(part for part in (instance.reason, unbelievable) if part)
+        if words:
+            yield Text.assemble((f"{instance.id}: ", "bold"), (words, "dim"))
 
 
 def _cells(instance: InstanceLoad, full_ms: float, share: float | None) -> list[str]:
-    style = _STATE_STYLES.get(instance.state, "default")
+    style = _STATE_STYLES.get(_state(instance), "default")
     backlog_ms = _value(instance, "predicted_total_backlog_ms")
     drawn = bar(backlog_ms or 0.0, full_ms)
     return [
         escape(instance.id),
-        f"[{style}]{escape(instance.state)}[/]",
+        f"[{style}]{escape(_state(instance))}[/]",
         number(instance.age_ms, duration),
         _shown(instance, "inflight"),
         f"{_shown(instance, 'prepare_queue_depth')}+{_shown(instance, 'active_prepare')}",
@@ -218,18 +165,25 @@ def _cells(instance: InstanceLoad, full_ms: float, share: float | None) -> list[
 
 def _line_of(instance: InstanceLoad, shares: dict[tuple[str, str], float]) -> str:
     return (
-        f"{instance.id} {instance.state} in flight {_shown(instance, 'inflight')}"
+        f"{instance.id} {_state(instance)} in flight {_shown(instance, 'inflight')}"
         f" backlog {_shown(instance, 'predicted_total_backlog_ms', duration)}"
         f" kv {_shown(instance, 'kv_usage', '{:.0%}'.format)}"
         f" share {number(shares.get((instance.pool, instance.id)), '{:.0%}'.format)}"
     )
 
 
+def _state(instance: InstanceLoad) -> str:
+    return "ejected" if instance.is_ejected else instance.state
+
+
+def _number_of(signal: Signal) -> float | None:
+    return signal.used if signal.value is None else signal.value
+
+
 def _value(instance: InstanceLoad, name: str) -> float | None:
-    signal = instance.signals.get(name)
-    return None if signal is None else signal.value
+    return _number_of(instance.signals.get(name, Signal()))
 
 
 def _shown(instance: InstanceLoad, name: str, form: Callable[[float], str] = "{:g}".format) -> str:
     signal = instance.signals.get(name, Signal())
-    return number(signal.value, form, is_imputed=signal.source == "imputed")
+    return number(_number_of(signal), form, is_imputed=signal.source == "imputed")

@@ -14,6 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 from deploy import loads_view, selections_view
+from deploy.loads import Loads
+from deploy.loads import decode as decode_loads
 
 _option = partial(click.option, show_envvar=True)
 
@@ -24,7 +26,7 @@ _ANSWER_S = 2.0  # a replica answers its debug endpoints in milliseconds; later 
 class Sample(msgspec.Struct, frozen=True):
     """What one poll of a replica gave: its loads and choices, or the problem."""
 
-    loads: loads_view.Loads | None
+    loads: Loads | None
     selections: selections_view.Selections
     problem: str | None = None
 
@@ -94,8 +96,8 @@ async def poll(session: aiohttp.ClientSession, target: str) -> Sample:
     """Look at a replica once; what goes wrong is in the sample."""
     nothing = selections_view.Selections()
     try:
-        loads = loads_view.decode(await _get(session, f"{target}/debug/instance_loads"))
-        selections = selections_view.decode(await _get(session, f"{target}/debug/selections"))
+        loads = decode_loads(await _get(session, f"{target}/debug/instance_loads"))
+        selections = selections_view.decode(await _get(session, f"{target}/debug/selections?limit={_CHOICES}"))
     except TimeoutError:
         return Sample(None, nothing, f"no answer within {_ANSWER_S:g} s")
     except msgspec.MsgspecError as error:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from deploy import loads_view
-from deploy.loads_view import bar, decode, plain_line, render
+from deploy.loads import InstanceLoad, Loads, decode
+from deploy.loads_view import bar, plain_line, render
 
 DEPTHS = ("prepare_queue_depth", "ready_queue_depth", "active_prepare", "active_ready")
 
@@ -82,6 +82,30 @@ def test_imputed_numbers_are_marked():
     assert "kv ~50%" in plain_line(answer)
 
 
+def test_what_a_choice_is_made_with_is_shown_where_the_record_is_silent():
+    """A replica writes a foreign value, or its own count, beside the unknown one: both show, the foreign marked."""
+    silent = {"value": None, "used": 4.0, "source": "imputed", "imputed_from": "e2"}
+    counted = {"value": None, "used": 3.0, "source": "own"}
+    assert row_of(text_of(render(loads(instance("e1", inflight=silent)))), "e1")[4] == "~4"
+    assert row_of(text_of(render(loads(instance("e1", inflight=counted)))), "e1")[4] == "3"
+
+
+def test_ejected_instance_and_damaged_signals_are_named():
+    """An instance out of rotation is not called ready, and signals that cannot be true are listed."""
+    answer = loads(instance("e1") | {"is_ejected": True, "unbelievable": ["kv_usage"]})
+    text = text_of(render(answer))
+    assert row_of(text, "e1 ")[1] == "ejected"
+    assert "e1: cannot be true: kv_usage" in text
+    assert "e1 ejected" in plain_line(answer)
+
+
+def test_pool_without_candidates_has_no_tier():
+    """With nothing to choose from the tier is unknown."""
+    answer = loads(tier=None)
+    assert "choosing by –" in text_of(render(answer))
+    assert "default: –" in plain_line(answer)
+
+
 def test_shares_are_of_what_happened_since_the_last_look():
     """With a previous look the share is of the choices between the two; without, of all."""
     before = loads(instance("e1", selected=100), instance("e2", selected=0))
@@ -136,7 +160,7 @@ def test_plain_line_is_one_bounded_line():
 def test_struct_and_dictionary_look_alike():
     """Decoded or as a dictionary, an answer gives the same view."""
     body = b'{"replica":"r","strategy":"s","pools":{},"instances":[{"pool":"p","id":"e1"}],"added_later":1}'
-    assert decode(body) == loads_view.Loads("r", "s", {}, (loads_view.InstanceLoad("p", "e1"),))
+    assert decode(body) == Loads("r", "s", {}, (InstanceLoad("p", "e1"),))
     assert plain_line(decode(body)) == plain_line(
         {"replica": "r", "strategy": "s", "instances": [{"pool": "p", "id": "e1"}]}
     )
