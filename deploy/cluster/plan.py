@@ -24,8 +24,10 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """The `forebay` command as words."""
     bus_command: tuple[str, ...] = ()
     """The embedded server's command; empty where the bus runs already."""
+    bus_port: int = 0
     bus_url: str
     engine_ports: Sequence[int] = ()
+    worker_admin_ports: Sequence[int] = ()
     progress_file: Path
     report_file: Path
 
@@ -56,7 +58,10 @@ def plan(config: UpConfig, here: Surroundings) -> Plan:
         engines=tuple(
             engine_part(config, here, number, port) for number, port in enumerate(here.engine_ports, start=1)
         ),
-        workers=tuple(worker_part(config, here, instance) for instance in (*config.engines, *simulated)),
+        workers=tuple(
+            worker_part(config, here, instance, admin_port)
+            for instance, admin_port in zip((*config.engines, *simulated), here.worker_admin_ports, strict=True)
+        ),
         replicas=tuple(replica_part(config, here, index) for index in range(config.replicas)),
         traffic=(traffic_part(config, here),) if config.demo_traffic else (),
     )
@@ -69,10 +74,10 @@ def engine_part(config: UpConfig, here: Surroundings, number: int, port: int) ->
     return Part(name=f"engine-sim-{number}", command=(*here.program, *words), policy=PATIENCE)
 
 
-def worker_part(config: UpConfig, here: Surroundings, instance: InstanceConfig) -> Part:
+def worker_part(config: UpConfig, here: Surroundings, instance: InstanceConfig, admin_port: int) -> Part:
     """Return the part that owns one engine's queue."""
     words = ["worker", "--redis", here.bus_url, "--instance", f"{instance.id}={instance.engine_url}"]
-    words += ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--drain-s", str(DRAIN_S)]
+    words += ["--host", "127.0.0.1", "--port", "0", "--admin-port", str(admin_port), "--drain-s", str(DRAIN_S)]
     words += ["--slots", str(config.slots)] if config.slots else []
     return Part(name=f"worker-{instance.id}", command=(*here.program, *words), policy=PATIENCE)
 

@@ -14,7 +14,7 @@ import aiohttp
 import click
 import msgspec
 
-from deploy.cluster.cluster import Cluster, Probe, check_ports
+from deploy.cluster.cluster import Cluster, check_ports
 from deploy.cluster.config import UpConfig
 from deploy.cluster.gauge import Gauge, report_of
 from deploy.cluster.interrupts import interrupts, unless_stopped
@@ -43,8 +43,7 @@ async def run_cluster(config: UpConfig, *, settings: Path | None = None) -> None
 
 async def run_in(folder: Path, config: UpConfig, settings: Path | None) -> bool:
     """Run a cluster with its files in a folder; return whether anything died: then somebody may want to read them."""
-    bus_port, *engine_ports = free_ports(1 + config.simulated)
-    here = surroundings(config, folder, settings, bus_port, engine_ports)
+    here = surroundings(config, folder, settings)
     parts, stop, screen = plan(config, here), asyncio.Event(), screen_for_output()
     async with aiohttp.ClientSession() as session:
         cluster = Cluster(parts, folder, on_death=screen.death)
@@ -53,7 +52,7 @@ async def run_in(folder: Path, config: UpConfig, settings: Path | None) -> bool:
                 click.echo(
                     f"starting {len([part for stage in parts.stages for part in stage])} processes, logs in {folder}"
                 )
-                started = await unless_stopped(stop, start(cluster, parts, config, bus_port, engine_ports))
+                started = await unless_stopped(stop, start(cluster, parts, config, here))
                 if not started:
                     return bool(cluster.deaths)
                 click.echo(greeting(config))
@@ -62,16 +61,20 @@ async def run_in(folder: Path, config: UpConfig, settings: Path | None) -> bool:
             return bool(cluster.deaths)
 
 
-async def start(cluster: Cluster, parts: Plan, config: UpConfig, bus_port: int, engine_ports: list[int]) -> bool:
+async def start(cluster: Cluster, parts: Plan, config: UpConfig, here: Surroundings) -> bool:
     """Start the stages, each when the one before is ready."""
     host = dialled(config.host).strip("[]")
-    bus: list[Probe] = [lambda: serving_pid(bus_port) is not None]
-    await cluster.start(parts.bus, bus if parts.bus else [])
-    await cluster.start(parts.engines, [partial(accepts, "127.0.0.1", port) for port in engine_ports])
-    await cluster.start(parts.workers)
+    await cluster.start(parts.bus, [partial(is_bus, here.bus_port)] if parts.bus else [])
+    await cluster.start(parts.engines, [partial(accepts, "127.0.0.1", port) for port in here.engine_ports])
+    await cluster.start(parts.workers, [partial(accepts, "127.0.0.1", port) for port in here.worker_admin_ports])
     await cluster.start(parts.replicas, [partial(accepts, host, port) for port in (*config.ports, *config.admin_ports)])
     await cluster.start(parts.traffic)
     return True
+
+
+def is_bus(port: int) -> bool:
+    """Return whether the embedded bus answers."""
+    return serving_pid(port) is not None
 
 
 async def watched(
@@ -100,18 +103,20 @@ async def watched(
     return summary(last, gauge.shares)
 
 
-def surroundings(
-    config: UpConfig, folder: Path, settings: Path | None, bus_port: int, engine_ports: list[int]
-) -> Surroundings:
-    """Return what this machine gives to the plan."""
+def surroundings(config: UpConfig, folder: Path, settings: Path | None) -> Surroundings:
+    """Return what this machine gives to the plan: free ports, programs, files."""
+    engines, workers = config.simulated, config.simulated + len(config.engines)
+    bus_port, *ports = free_ports(1 + engines + workers)
     bus_folder = folder / "bus"
     if not config.redis:
         bus_folder.mkdir(exist_ok=True)
     return Surroundings(
         program=(*program(), *(["--config", str(settings)] if settings else [])),
         bus_command=() if config.redis else tuple(server_command(find_server(), port=bus_port, folder=bus_folder)),
+        bus_port=bus_port,
         bus_url=config.redis or f"redis://127.0.0.1:{bus_port}/0",
-        engine_ports=engine_ports,
+        engine_ports=ports[:engines],
+        worker_admin_ports=ports[engines:],
         progress_file=folder / "traffic.progress",
         report_file=folder / "traffic.json",
     )

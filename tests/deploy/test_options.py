@@ -126,7 +126,7 @@ def test_a_switch_of_the_file_is_switched_off_by_a_flag():
         (("--pair", "x"), "test: --pair: 'x' is not allowed: A+B"),
         (("--port", "1313"), "test: port 1313 brings bad luck"),
         (("--prt", "1"), "test: No such option '--prt'."),
-        (("stray",), "test: Got unexpected extra argument (stray)."),
+        (("stray",), "test: Got unexpected extra argument (stray)"),
     ],
 )
 def test_a_wrong_flag_gives_one_line(arguments, line):
@@ -184,7 +184,7 @@ def test_any_value_of_the_file_is_taken_or_refused_in_one_line(value):
             config = read(table={key: value})
         except click.UsageError as error:
             line = one_line(error)
-            assert line.count("\n") == 0  # noqa: PT017 # refused or taken: both are right here
+            assert line.count("\n") == 0  # refused or taken: both are right here
         else:
             assert 1 <= config.port <= 65535
             assert 0 < config.limit_s <= 60

@@ -1,0 +1,64 @@
+"""Stands in for the `forebay` command in tests of the cluster: parts that start fast, answer little and end when asked.
+
+`crash` in the name of a replica's strategy makes it die at its first question for loads.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+NAME, WORDS = sys.argv[1], sys.argv[2:]
+
+
+def option(name: str, default: str = "") -> str:
+    """Return the word after an option."""
+    return WORDS[WORDS.index(name) + 1] if name in WORDS else default
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Says that two instances are well."""
+
+    asked = 0
+
+    def do_GET(self) -> None:
+        """Answer with loads."""
+        Answers.asked += 1
+        if option("--strategy") == "crash" and Answers.asked == 1 and option("--name") == "replica-1":
+            print("no water left", flush=True)
+            os._exit(7)
+        instances = [{"pool": "default", "id": f"sim-{n}", "state": "ready", "selected": 5} for n in (1, 2)]
+        body = json.dumps({"replica": option("--name"), "strategy": "fake", "instances": instances}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def listen(port: str) -> None:
+    """Serve on a port in the background."""
+    server = HTTPServer(("127.0.0.1", int(port)), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+
+def main() -> None:
+    """Be the part that is asked for until SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if NAME == "worker" and option("--slots") == "13":
+        sys.exit("13 slots bring bad luck")
+    for name in ("--port", "--admin-port"):
+        if option(name, "0") != "0":
+            listen(option(name))
+    if NAME == "replay":
+        Path(option("--progress-file")).write_text('{"done":9,"errors":1,"ttft_p50_ms":20,"ttft_p99_ms":30}\n')
+        Path(option("--json")).write_text('{"ttft_ms":{"p50":21,"p99":31}}')
+    signal.pause()
+
+
+main()
