@@ -5,7 +5,7 @@ The parser is llhttp (through httptools): chunk framing, lengths and malformed a
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httptools
 
@@ -82,8 +82,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - create_connection makes no other kind
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
 
     def data_received(self, data: bytes) -> None:
         """Parse, then hand on all body bytes of this read in one piece, then end the answer if it is complete."""
