@@ -12,9 +12,9 @@ import click
 import msgspec
 import uvloop
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bus.errors import ForebayError
+from deploy.replay.bar import Bar
 from deploy.replay.client import Target
 from deploy.replay.progress import ProgressLine
 from deploy.replay.prompts import PromptMaker
@@ -183,7 +183,7 @@ def _run(options: ReplayOptions) -> Report:
             tellers.append(partial(_write_line, file))
         console = Console()
         if console.is_terminal and not options.is_quiet:
-            tellers.append(stack.enter_context(_Bar(console, _total(options))).show)
+            tellers.append(stack.enter_context(Bar(console, _total(options))).show)
         report = uvloop.run(_replay(options, targets, tellers))
         if json_out is not None:
             json_out.write(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
@@ -244,22 +244,3 @@ def _tell_all(tellers: list[Callable[[ProgressLine], None]], line: ProgressLine)
 def _write_line(file: TextIO, line: ProgressLine) -> None:
     file.write(msgspec.json.encode(line).decode() + "\n")
     file.flush()
-
-
-class _Bar(Progress):
-    """A progress bar over the requests that are over."""
-
-    def __init__(self, console: Console, total: int | None) -> None:
-        super().__init__(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
-        )
-        self._task = self.add_task("replaying", total=total)
-
-    def show(self, line: ProgressLine) -> None:
-        ttft = "–" if line.ttft_p99_ms is None else f"{line.ttft_p99_ms:.0f} ms"
-        flying = line.sent - line.done - line.errors
-        self.update(
-            self._task,
-            completed=line.done + line.errors,
-            description=f"in flight {flying}, errors {line.errors}, TTFT p99 {ttft}",
-        )

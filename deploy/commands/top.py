@@ -114,7 +114,7 @@ def views(sample: Sample, last: Sample | None, target: str) -> tuple[RenderableT
         table = loads_view.render(sample.loads, before)
         choices = selections_view.render(sample.selections, most=_CHOICES)
         return Group(table, Text(""), choices), loads_view.plain_line(sample.loads)
-    problem = f"{target} does not answer ({sample.problem}); asking again"
+    problem = f"{target} does not answer: {sample.problem}"
     parts: list[RenderableType] = [Text(problem, "bold red")]
     if before is not None:
         parts += [Text("the last it said:", "dim"), loads_view.render(before)]

@@ -7,9 +7,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from deploy.loads import UNKNOWN
 from deploy.replay.report import Percentiles, Report
 
-UNKNOWN = "–"
 _MOST_INSTANCES = 64
 
 

@@ -1,5 +1,10 @@
+import io
+
+from rich.console import Console
+
+from deploy.replay.bar import Bar
 from deploy.replay.outcome import Failure, Outcome
-from deploy.replay.progress import Window
+from deploy.replay.progress import ProgressLine, Window
 from deploy.replay.report import Tally
 
 
@@ -24,3 +29,12 @@ def test_failures_have_no_ttft():
     window, tally = Window(), Tally()
     window.add(1.0, Outcome(lag_s=0.0, e2e_s=1.0, ttft_s=0.01, failure=Failure("broken stream")))
     assert window.line(1.0, tally).ttft_p50_ms is None
+
+
+def test_bar_draws_what_a_line_tells():
+    """The bar counts what is over, failures included, and says what is in flight."""
+    out = io.StringIO()
+    with Bar(Console(file=out, force_terminal=True, width=100, no_color=True), total=10) as bar:
+        bar.show(ProgressLine(1.0, 7, 3, 1, None, None, None))
+    assert "in flight 3, errors 1, TTFT p99 –" in out.getvalue()
+    assert "4/10" in out.getvalue()
