@@ -40,8 +40,13 @@ class UpConfig(msgspec.Struct, frozen=True, kw_only=True):
         False
     )
     speedup: Annotated[
-        float, Meta(gt=0, le=1000, description="The demo traffic is faster than the recording by this.")
-    ] = 1.0
+        float,
+        Meta(
+            gt=0,
+            le=1000,
+            description="How much faster than recorded the demo traffic is; 2 loads four simulated engines well.",
+        ),
+    ] = 2.0
     run_s: Annotated[
         float, Meta(ge=0, le=1e7, description="End by itself after this many seconds with a summary; 0: on Ctrl-C.")
     ] = 0.0

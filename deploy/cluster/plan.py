@@ -17,6 +17,10 @@ PATIENCE = Policy(ending_s=DRAIN_S + 2.0)
 """Workers and replicas drain first and then have two seconds more before they are killed; the others end at once."""
 
 
+QUIET_ROWS = 200
+"""Rows at the start of the sample that are left out: its first minute is quiet, one request a second."""
+
+
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What the machine gives to the plan."""
 
@@ -93,7 +97,16 @@ def replica_part(config: UpConfig, here: Surroundings, index: int) -> Part:
 
 def traffic_part(config: UpConfig, here: Surroundings) -> Part:
     """Return the part that sends the sample of a trace, over and over, to all replicas in turn."""
-    words = ["replay", "conv-sample", "--loop", "--quiet", "--speedup", f"{config.speedup:g}"]
+    words = [
+        "replay",
+        "conv-sample",
+        "--start",
+        str(QUIET_ROWS),
+        "--loop",
+        "--quiet",
+        "--speedup",
+        f"{config.speedup:g}",
+    ]
     words += [word for port in config.ports for word in ("--target", f"http://{dialled(config.host)}:{port}")]
     words += ["--progress-file", str(here.progress_file), "--json", str(here.report_file)]
     return Part(name="traffic", command=(*here.program, *words), policy=PATIENCE, is_repeated=True)
