@@ -17,6 +17,9 @@ SCHEMA_VERSION: Final = 1
 #: A record is about 100 bytes; whatever is larger was not written by a queue worker and is not decoded.
 MAX_RECORD_BYTES: Final = 1024
 
+#: Prompt length at which `prefill_tokens_per_s` is given.
+TYPICAL_PROMPT_TOKENS: Final = 1024
+
 #: Largest count, duration (ms) or rate that is believed: above it, and for inf and NaN, the signal is unknown.
 LARGEST: Final = 2**53 - 1
 
@@ -70,8 +73,15 @@ class PressureRecord(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_
     kv_usage: Share | None = None
     engine_running: Count | None = None
     engine_waiting: Count | None = None
+    kv_capacity_tokens: Count | None = None
     prefill_tokens_per_s: Amount | None = None
+    """Capacity for prefill at a prompt of TYPICAL_PROMPT_TOKENS, fixed cost included."""
+    prefill_fixed_ms: Amount | None = None
+    """Part of a prefill that does not grow with the prompt."""
     decode_step_ms: Amount | None = None
+    """Time from one token to the next, with what runs now."""
+    decode_slope_ms: Amount | None = None
+    """What one more running request adds to a step."""
     qps_1m: Amount | None = None
 
     # learned

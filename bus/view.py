@@ -26,6 +26,9 @@ class Reading(msgspec.Struct, frozen=True):
     fault: str | None = None
     """Why `record` is None."""
     bad_signals: tuple[str, ...] = ()
+    in_transit_tokens: int = 0
+    """Reserved there by all replicas, and in no record yet."""
+    in_transit_requests: int = 0
 
 
 class Pressure(msgspec.Struct, frozen=True):
@@ -40,6 +43,8 @@ class Pressure(msgspec.Struct, frozen=True):
     fault: str | None
     """Why the record is unknown: "expired", "missing", "does not decode", "epoch of another worker", …"""
     bad_signals: tuple[str, ...] = ()
+    in_transit_tokens: int = 0
+    in_transit_requests: int = 0
 
     def signal(self, name: str) -> float | None:
         """Value of a signal now, a predicted duration aged; None: unknown.
@@ -143,4 +148,13 @@ def _pressure(reading: Reading, entry: RegistrationEntry, server_us: float) -> P
             record = None
         if published_us is not None:
             age_ms = max(0.0, (server_us - published_us) / 1000)
-    return Pressure(reading.instance, registration, record, age_ms, fault, reading.bad_signals)
+    return Pressure(
+        reading.instance,
+        registration,
+        record,
+        age_ms,
+        fault,
+        reading.bad_signals,
+        reading.in_transit_tokens,
+        reading.in_transit_requests,
+    )

@@ -34,6 +34,23 @@ class Candidate(msgspec.Struct, frozen=True):
     own_inflight: int | None
     """Requests that this replica has sent there and not seen end; None: not counted."""
 
+    @property
+    def in_transit_tokens(self) -> int:
+        """Tokens that replicas have reserved there and no record shows yet."""
+        return self.pressure.in_transit_tokens
+
+    @property
+    def in_transit_requests(self) -> int:
+        """Requests that replicas have reserved there and no record shows yet."""
+        return self.pressure.in_transit_requests
+
+
+class Slopes(msgspec.Struct, frozen=True):
+    """How a candidate's total grows with what is in transit to it, at the sums that were seen."""
+
+    per_token: float = 0.0
+    per_request: float = 0.0
+
 
 class Evaluation(msgspec.Struct, frozen=True):
     """Every candidate's score with all that went into it; the lists run parallel to `instances`."""
@@ -41,16 +58,21 @@ class Evaluation(msgspec.Struct, frozen=True):
     strategy: str
     tier: Tier
     instances: Sequence[str]
-    signals: Sequence[str]
+    terms: Sequence[str]
+    """What the total is the weighted sum of: signals, or costs in seconds made of them."""
     weights: Sequence[float]
     values: Sequence[Sequence[float]]
-    """For each candidate, one value a signal, in the order of `signals`."""
+    """For each candidate, one value a term, in the order of `terms`."""
     totals: Sequence[float]
     imputed: Mapping[int, Mapping[str, str]]
     """Candidate index → signal → instance whose value stands in."""
+    slopes: Sequence[Slopes] | None = None
+    """One for each candidate; None: what is in transit does not matter to this strategy."""
+    ttft_s: Sequence[float] | None = None
+    """Predicted time to first token at each candidate, where the strategy predicts one."""
 
     def contributions(self, index: int) -> list[float]:
-        """What each signal adds to a candidate's total; their sum is the total."""
+        """What each term adds to a candidate's total; their sum is the total."""
         return contributions(self.values[index], self.weights)
 
     def source(self, index: int, signal: str) -> Source:
@@ -58,6 +80,23 @@ class Evaluation(msgspec.Struct, frozen=True):
         if signal in self.imputed.get(index, {}):
             return "imputed"
         return "record" if self.tier == "measured" else "own"
+
+
+def of_terms(
+    strategy: str,
+    tier: Tier,
+    instances: Sequence[str],
+    terms: Sequence[str],
+    weights: Sequence[float],
+    values: Sequence[Sequence[float]],
+    imputed: Mapping[int, Mapping[str, str]],
+    *,
+    slopes: Sequence[Slopes] | None = None,
+    ttft_s: Sequence[float] | None = None,
+) -> Evaluation:
+    """Evaluation whose totals are the weighted sums of `values`."""
+    totals = [sum(contributions(row, weights)) for row in values]
+    return Evaluation(strategy, tier, instances, terms, weights, values, totals, imputed, slopes, ttft_s)
 
 
 class Choice(msgspec.Struct, frozen=True):

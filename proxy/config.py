@@ -6,13 +6,13 @@ defaults and ranges stand only here. No parsing, no environment, no files.
 
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from proxy.strategies.least_load import LeastLoadWeights
+from proxy.strategies.settings import CostSettings
 
 
-class ProxyConfig(msgspec.Struct, frozen=True, kw_only=True):
+class ProxyConfig(CostSettings, frozen=True, kw_only=True):
     """Everything a replica needs to know before it starts."""
 
     redis: Annotated[str, Meta(description="Bus: redis://, rediss:// or unix:// URL.")] = "redis://127.0.0.1:6379/0"

@@ -43,7 +43,7 @@ def _instance(
     if evaluation is not None:
         added = evaluation.contributions(index)
         for name, value, weight, contribution in zip(
-            evaluation.signals, evaluation.values[index], evaluation.weights, added, strict=True
+            evaluation.terms, evaluation.values[index], evaluation.weights, added, strict=True
         ):
             donor = evaluation.imputed.get(index, {}).get(name)
             signals[name] = {
@@ -96,9 +96,9 @@ def _decision(decision: Decision) -> dict[str, Any]:
                 "id": instance,
                 "total": evaluation.totals[index],
                 "terms": {
-                    signal: {"value": value, "contribution": contribution}
-                    for signal, value, contribution in zip(
-                        evaluation.signals, evaluation.values[index], evaluation.contributions(index), strict=True
+                    term: {"value": value, "contribution": contribution}
+                    for term, value, contribution in zip(
+                        evaluation.terms, evaluation.values[index], evaluation.contributions(index), strict=True
                     )
                 },
             }

@@ -9,7 +9,7 @@ For the whole candidate set:
 4. not even those: nothing to compare, so round robin.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -18,7 +18,7 @@ import msgspec
 
 from bus.record import DURATIONS
 from bus.view import aged_ms
-from proxy.candidates import Candidate, Tier
+from proxy.candidates import Candidate, Evaluation, Slopes, Tier, of_terms
 
 if TYPE_CHECKING:
     from bus.record import PressureRecord
@@ -39,10 +39,16 @@ class Resolved(msgspec.Struct, frozen=True):
 
 
 class Ladder:
-    """Resolves one fixed list of signals for any set of candidates."""
+    """Resolves one fixed list of signals for any set of candidates.
 
-    def __init__(self, signals: Sequence[str]) -> None:
+    `derived` says how a signal is read where the record's field of that name is not all there is to know.
+    """
+
+    def __init__(
+        self, signals: Sequence[str], derived: "Mapping[str, Callable[[PressureRecord], float | None]] | None" = None
+    ) -> None:
         self.signals = tuple(signals)
+        self._derived = [(self.signals.index(name), read) for name, read in (derived or {}).items()]
         self._read = _reader(self.signals)
         self._aged = tuple(index for index, name in enumerate(self.signals) if name in _DURATIONS)
 
@@ -75,6 +81,8 @@ class Ladder:
         if pressure.record is None:
             return [None] * len(self.signals)
         row = self._read(pressure.record)
+        for column, read in self._derived:
+            row[column] = read(pressure.record)
         age_ms = pressure.age_ms
         if age_ms is not None:
             heartbeat_ms = pressure.registration.heartbeat_ms
@@ -106,6 +114,13 @@ def _donors(missing: list[int], reporting: dict[int, list[int]], rng: Random) ->
         donor = rng.choice(sorted(complete))
         return dict.fromkeys(missing, donor)
     return {column: rng.choice(reporting[column]) for column in missing}
+
+
+def of_own_counts(strategy: str, instances: Sequence[str], resolved: Resolved) -> Evaluation:
+    """Evaluation of candidates of which no record says anything: on what is left of the ladder."""
+    weights = (1.0,) * len(resolved.signals)
+    slopes = [Slopes(per_request=float(len(weights)))] * len(instances)
+    return of_terms(strategy, resolved.tier, instances, resolved.signals, weights, resolved.rows, {}, slopes=slopes)
 
 
 def _own_counts(candidates: Sequence[Candidate]) -> Resolved:

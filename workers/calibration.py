@@ -7,6 +7,8 @@ from a stated prior, forgets slowly, weighs errors relative to the prediction, a
 import math
 from typing import Final
 
+from bus.record import TYPICAL_PROMPT_TOKENS
+
 #: Weight left to a sample after each newer one: a memory of about 50 samples.
 FORGETTING: Final = 0.98
 
@@ -125,8 +127,18 @@ class Calibration:
 
     @property
     def prefill_tokens_per_s(self) -> float:
-        """Capacity for prefill at a typical prompt of 1 024 tokens, tokens/s."""
-        return 1024 / self.prefill_s(1024)
+        """Capacity for prefill at a typical prompt, fixed cost included, tokens/s."""
+        return TYPICAL_PROMPT_TOKENS / self.prefill_s(TYPICAL_PROMPT_TOKENS)
+
+    @property
+    def prefill_fixed_s(self) -> float:
+        """Seconds of a prefill that do not grow with the prompt."""
+        return self._prefill.fixed
+
+    @property
+    def decode_slope_s(self) -> float:
+        """Seconds that one more running request adds to a step."""
+        return self._decode.slope
 
     @property
     def prefill_samples(self) -> int:

@@ -33,7 +33,7 @@ PREDICTIONS_KEPT: Final = 2048
 
 
 class Refused(ForebayError):
-    """This instance does not take the request; another one may."""
+    """The instance does not take the request; another one may."""
 
     def __init__(self, status: int, code: str, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)

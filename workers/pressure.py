@@ -43,10 +43,13 @@ def make_record(
         kv_usage=engine.kv_usage,
         engine_running=engine.running,
         engine_waiting=engine.waiting,
-        prefill_tokens_per_s=calibration.prefill_tokens_per_s,
+        kv_capacity_tokens=engine.kv_capacity_tokens,
+        prefill_tokens_per_s=round(calibration.prefill_tokens_per_s),
+        prefill_fixed_ms=calibration.prefill_fixed_s * 1000,
         decode_step_ms=calibration.decode_step_s(max(timeline.on_engine, 1)) * 1000,
+        decode_slope_ms=calibration.decode_slope_s * 1000,
         qps_1m=rate.per_s(now),
-        mean_output_tokens=timeline.output_tokens.value,
+        mean_output_tokens=round(timeline.output_tokens.value),
         bytes_per_token=bytes_per_token.value,
     )
 

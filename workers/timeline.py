@@ -135,7 +135,7 @@ class Timeline:
     # -- what happens
 
     def accept(self, request_id: str, work: Work, now: float) -> Request:
-        """Take a request into the timeline; its time to first token is predicted here. Raises KeyError for a known id."""
+        """Take a request into the timeline and predict its time to first token. Raises KeyError for a known id."""
         if request_id in self._requests:
             raise KeyError(request_id)
         self._integrate(now)
@@ -249,7 +249,7 @@ class Timeline:
         return remaining_output(self.output_tokens.value, 0, work.output_cap) * step_s
 
     def _assume_first_tokens(self, now: float) -> None:
-        """Move plain requests on to decode when their prefill should be done: nothing of them is seen before their end."""
+        """Move plain requests on to decode when their prefill should be done: they show nothing before their end."""
         while self._line:
             head = next(iter(self._line.values()))
             done_s = self._head_since_s + self.calibration.prefill_s(head.work.prompt_tokens)

@@ -1,4 +1,4 @@
-"""Connections to one origin, kept alive and reused; a client for each worker or engine, so that none starves another."""
+"""Connections to one origin, kept alive and reused; a client for each worker or engine: none can starve another."""
 
 import asyncio
 from collections.abc import Callable

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from bus.errors import ForebayError
 
-#: An idle connection is kept this long: longer than the other side keeps it, so that it is never closed under a request.
+#: An idle connection is kept this long: longer than the other side keeps it, so that none is closed under a request.
 KEEPALIVE_S: Final = 75.0
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]

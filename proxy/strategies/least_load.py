@@ -2,10 +2,10 @@
 
     score = Σ weight × signal
 
-over what is in flight (lifecycle), what the worker's queues hold now (instantaneous) and what its timeline predicts
-(predicted). The layers overlap on purpose: a request that waits counts in flight and in its queue. With the default
-weights one second of predicted backlog weighs as much as one request. Example: 3 in flight, of them 2 decoding and 1
-in prefill, and 800 ms of backlog: 3 × 1 + 2 × 0.5 + 1 × 1 + 800 × 0.001 = 5.8.
+over what is in flight (lifecycle; what is in transit counts in), what the worker's queues hold now (instantaneous) and
+what its timeline predicts (predicted). The layers overlap on purpose: a request that waits counts in flight and in its
+queue. With the default weights one second of predicted backlog weighs as much as one request. Example: 3 in flight, of
+them 2 decoding and 1 in prefill, and 800 ms of backlog: 3 × 1 + 2 × 0.5 + 1 × 1 + 800 × 0.001 = 5.8.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from proxy.candidates import Candidate, Evaluation, RequestWork, contributions
+from proxy.candidates import Candidate, Evaluation, RequestWork, Slopes, of_terms
 from proxy.ladder import Ladder
 
 
@@ -51,14 +51,19 @@ class LeastLoad:
     def evaluate(self, candidates: Sequence[Candidate], request: RequestWork, rng: Random) -> Evaluation:
         """Score every candidate; what is unknown is resolved by the ladder."""
         resolved = self._ladder.resolve(candidates, rng)
+        if resolved.tier == "measured" and "inflight" in resolved.signals:
+            column = resolved.signals.index("inflight")
+            for candidate, row in zip(candidates, resolved.rows, strict=True):
+                row[column] += candidate.in_transit_requests
         weights = [self.weights.get(signal, 1.0) for signal in resolved.signals]
-        return Evaluation(
-            strategy=self.name,
-            tier=resolved.tier,
-            instances=[candidate.instance for candidate in candidates],
-            signals=resolved.signals,
-            weights=weights,
-            values=resolved.rows,
-            totals=[sum(contributions(row, weights)) for row in resolved.rows],
-            imputed=resolved.imputed,
+        slope = Slopes(per_request=self.weights.get("inflight", 0.0))
+        return of_terms(
+            self.name,
+            resolved.tier,
+            [candidate.instance for candidate in candidates],
+            resolved.signals,
+            weights,
+            resolved.rows,
+            resolved.imputed,
+            slopes=[slope] * len(candidates),
         )

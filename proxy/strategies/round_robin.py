@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
-from proxy.candidates import Candidate, Evaluation, RequestWork
+from proxy.candidates import Candidate, Evaluation, RequestWork, of_terms
 
 
 class RoundRobin:
@@ -13,13 +13,5 @@ class RoundRobin:
 
     def evaluate(self, candidates: Sequence[Candidate], request: RequestWork, rng: Random) -> Evaluation:
         """Score everybody 0."""
-        return Evaluation(
-            strategy=self.name,
-            tier="round_robin",
-            instances=[candidate.instance for candidate in candidates],
-            signals=(),
-            weights=(),
-            values=[()] * len(candidates),
-            totals=[0.0] * len(candidates),
-            imputed={},
-        )
+        instances = [candidate.instance for candidate in candidates]
+        return of_terms(self.name, "round_robin", instances, (), (), [()] * len(candidates), {})

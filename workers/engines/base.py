@@ -15,6 +15,8 @@ class EngineLoad(msgspec.Struct, frozen=True):
     waiting: int | None = None
     kv_usage: float | None = None
     """Share of the KV cache in use, 0..1; of several ranks the fullest."""
+    kv_capacity_tokens: int | None = None
+    """Tokens that the KV cache holds, all ranks together."""
 
 
 class EngineAdapter(Protocol):
@@ -42,7 +44,7 @@ class Gauge:
     def values(self, page: bytes) -> list[float]:
         """All samples of the gauge, one for each label set; only finite numbers of at least 0.
 
-        >>> Gauge("a:running").values(b'# TYPE a:running gauge\\na:running{engine="0"} 2.0\\na:running{engine="1"} NaN\\n')
+        >>> Gauge("a:run").values(b'# TYPE a:run gauge\\na:run{engine="0"} 2.0\\na:run{engine="1"} NaN\\n')
         [2.0]
         """
         return [value for raw in self._pattern.findall(page) if (value := _number(raw)) is not None]

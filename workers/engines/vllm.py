@@ -1,10 +1,15 @@
 """vLLM: gauges as vLLM 0.32.0 was recorded, and the KV gauge's name from before it was renamed."""
 
+import re
+
 from workers.engines.base import EngineLoad, Gauge, fullest, total
 
 _RUNNING = Gauge("vllm:num_requests_running")
 _WAITING = Gauge("vllm:num_requests_waiting")
 _KV_USAGE = Gauge("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+
+#: One info gauge a rank; newer pages say the tokens, all say blocks and their size.
+_CACHE_INFO = re.compile(rb"^vllm:cache_config_info\{([^\n]*)\}", re.MULTILINE)
 
 
 class VLLMAdapter:
@@ -22,4 +27,27 @@ class VLLMAdapter:
             running=total(_RUNNING.values(page)),
             waiting=total(_WAITING.values(page)),
             kv_usage=fullest(_KV_USAGE.values(page)),
+            kv_capacity_tokens=_kv_capacity_tokens(page),
         )
+
+
+def _kv_capacity_tokens(page: bytes) -> int | None:
+    """Tokens that all ranks' caches hold; None where the page does not say.
+
+    >>> _kv_capacity_tokens(b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0')
+    1600
+    """
+    ranks = [_rank_capacity(labels) for labels in _CACHE_INFO.findall(page)]
+    known = [tokens for tokens in ranks if tokens]
+    return sum(known) if known else None
+
+
+def _rank_capacity(labels: bytes) -> int:
+    tokens = _label(labels, b"kv_cache_size_tokens")
+    return tokens or _label(labels, b"num_gpu_blocks") * _label(labels, b"block_size")
+
+
+def _label(labels: bytes, name: bytes) -> int:
+    """Whole number of a label, 0 if it is none."""
+    found = re.search(rb"(?:^|,)" + name + rb'="(\d{1,15})"', labels)
+    return int(found[1]) if found else 0

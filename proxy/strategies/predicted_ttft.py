@@ -1,0 +1,116 @@
+"""`predicted_ttft`: the seconds that choosing an instance costs, this request first and the others a little.
+
+    score = wait + in transit + own prefill + KV barrier + decode_weight * own decode + externality_weight * others
+
+wait         until the instance could begin this prefill, as its worker's timeline predicts, aged
+in transit   prefill of what replicas have reserved there and no record shows yet
+own prefill  fixed + tokens * seconds a token, as the worker has learned them
+KV barrier   kv_pressure_weight * k / (1 - k), k with what is in transit counted in
+own decode   expected output (the learned mean, at most the request's limit) * step time with this request added
+others       requests there * (own prefill + expected output * what one more sequence adds to a step): their delay
+
+The first three are the predicted time to first token. With the two weights at 0 the choice minimises this request's
+own TTFT; the larger they are, the more it gives to finishing early and to sparing the others.
+"""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from proxy.candidates import Candidate, Evaluation, RequestWork, Slopes, of_terms
+from proxy.ladder import Ladder, of_own_counts
+from proxy.strategies.settings import CostSettings
+from proxy.strategies.terms import known_or_median, kv_barrier_s, kv_barrier_slope_s, prefill_slope_s
+
+_SIGNALS: Final = (
+    "predicted_wait_ms",
+    "prefill_fixed_ms",
+    "prefill_tokens_per_s",
+    "decode_step_ms",
+    "decode_slope_ms",
+    "mean_output_tokens",
+    "inflight",
+    "kv_usage",
+    "kv_capacity_tokens",
+)
+
+_TERMS: Final = ("wait_s", "in_transit_s", "prefill_s", "kv_barrier_s", "decode_s", "others_s")
+
+
+class PredictedTTFT:
+    """Scores candidates by the cost of placing this request there, seconds."""
+
+    name = "predicted_ttft"
+
+    def __init__(self, settings: CostSettings) -> None:
+        self.settings = settings
+        self._ladder = Ladder(_SIGNALS)
+        self._weights = (1.0, 1.0, 1.0, 1.0, settings.decode_weight, settings.externality_weight)
+
+    def evaluate(self, candidates: Sequence[Candidate], request: RequestWork, rng: Random) -> Evaluation:
+        """Score every candidate; what is unknown is resolved by the ladder."""
+        resolved = self._ladder.resolve(candidates, rng)
+        instances = [candidate.instance for candidate in candidates]
+        if resolved.tier != "measured":
+            return of_own_counts(self.name, instances, resolved)
+        absent = [0.0] * len(candidates)
+        columns = dict(zip(resolved.signals, zip(*resolved.rows, strict=True), strict=True))
+        column = [columns.get(name, absent) for name in _SIGNALS]
+        speeds = known_or_median(column[2], self.settings.default_throughput)
+        values, slopes = [], []
+        for candidate, speed, row in zip(candidates, speeds, zip(*column, strict=True), strict=True):
+            terms, slope = self._cost(candidate, request, speed, *row)
+            values.append(terms)
+            slopes.append(slope)
+        return of_terms(
+            self.name,
+            resolved.tier,
+            instances,
+            _TERMS,
+            self._weights,
+            values,
+            resolved.imputed,
+            slopes=slopes,
+            ttft_s=[wait_s + in_transit_s + prefill_s for wait_s, in_transit_s, prefill_s, *_ in values],
+        )
+
+    def _cost(
+        self,
+        candidate: Candidate,
+        request: RequestWork,
+        speed: float,
+        wait_ms: float,
+        fixed_ms: float,
+        _speed: float,
+        step_ms: float,
+        slope_ms: float,
+        mean_output: float,
+        inflight: float,
+        kv_usage: float,
+        kv_capacity: float,
+    ) -> tuple[tuple[float, ...], Slopes]:
+        """Terms of one candidate in the order of _TERMS, and how its total grows with what is in transit."""
+        settings = self.settings
+        tokens, requests = candidate.in_transit_tokens, candidate.in_transit_requests
+        fixed_s, step_slope_s = fixed_ms / 1000, slope_ms / 1000
+        token_s = prefill_slope_s(speed, fixed_s)
+        prefill_s = fixed_s + request.prompt_tokens * token_s
+        output = mean_output if request.output_cap is None else min(mean_output, request.output_cap)
+        delay_s = prefill_s + output * step_slope_s
+        k = kv_usage + tokens / kv_capacity if kv_capacity else kv_usage
+        barrier_slope = kv_barrier_slope_s(k, weight_s=settings.kv_pressure_weight, clamp=settings.kv_clamp)
+        terms = (
+            wait_ms / 1000,
+            tokens * token_s + requests * fixed_s,
+            prefill_s,
+            kv_barrier_s(k, weight_s=settings.kv_pressure_weight, clamp=settings.kv_clamp),
+            output * (step_ms / 1000 + (1 + requests) * step_slope_s),
+            (inflight + requests) * delay_s,
+        )
+        slopes = Slopes(
+            per_token=token_s + (barrier_slope / kv_capacity if kv_capacity else 0.0),
+            per_request=fixed_s
+            + settings.decode_weight * output * step_slope_s
+            + settings.externality_weight * delay_s,
+        )
+        return terms, slopes
