@@ -3,6 +3,7 @@
 Owns the order of KEYS and ARGV and the translation of library errors. Knows nothing of records or policies.
 """
 
+import asyncio
 from collections.abc import Sequence
 from importlib import resources
 from typing import Any, Final
@@ -30,7 +31,14 @@ class Script:
 
     async def __call__(self, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:  # noqa: ANN401 - Lua's reply
         """Run the script; BusUnavailable for whatever keeps it from answering."""
+        task = asyncio.current_task()
+        cancelled_before = task.cancelling() if task else 0
         try:
             return await self._script(keys=keys, args=args)
         except BUS_FAULTS as fault:
             raise BusUnavailable(f"{self.name}: {type(fault).__name__}: {fault}") from fault
+        finally:
+            # asyncio.wait_for of Python 3.11, through which redis-py sends, swallows a cancellation that comes in the
+            # instant in which it is done: whoever cancelled would wait for ever
+            if task and task.cancelling() > cancelled_before:
+                raise asyncio.CancelledError
