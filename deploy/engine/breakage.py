@@ -1,7 +1,9 @@
 """Carries faults out: what `faults.py` names, done to a connection. No scheduling, no parsing."""
 
 import asyncio
-from typing import Final, NoReturn
+import socket
+import struct
+from typing import Final, NoReturn, cast
 
 from aiohttp import web
 
@@ -11,6 +13,7 @@ from deploy.engine.faults import FAULTS, Canned, FaultOrder
 from deploy.engine.wording import DONE, event
 
 HEADERS: Final = {"server": "uvicorn", "vary": "Origin"}
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
 _NOT_HTTP: Final = b"\x15\x03\x03\x00\x02\x02\x46 this is not HTTP\r\n\r\n"
 
 
@@ -27,6 +30,14 @@ def transport_of(request: web.Request) -> asyncio.Transport:
     return request.transport
 
 
+def reset(transport: asyncio.BaseTransport) -> None:
+    """End a connection with RST, as a process that is killed with unread data does; `abort` alone sends FIN."""
+    if (connection := transport.get_extra_info("socket")) is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    # Not isinstance: uvloop's transports are no subclasses of asyncio's.
+    cast(asyncio.Transport, transport).abort()
+
+
 def canned_response(answer: Canned) -> web.Response:
     """An answer from the table."""
     headers = {**HEADERS, "content-type": answer.content_type, **dict(answer.headers)}
@@ -39,7 +50,7 @@ async def on_arrival(request: web.Request, order: FaultOrder) -> web.Response | 
         return canned_response(order.fault.answer)
     match order.kind:
         case "close":
-            transport_of(request).abort()
+            reset(transport_of(request))
         case "garbage_bytes":
             transport = transport_of(request)
             transport.write(_NOT_HTTP)
@@ -56,7 +67,7 @@ async def in_stream(transport: asyncio.Transport, exchange: StreamExchange, kind
     """Break a stream that has begun; returns if the body shall still end as HTTP wants it."""
     match kind:
         case "reset_mid_stream":
-            transport.abort()
+            reset(transport)
         case "close_mid_stream":
             transport.close()
         case "silent_mid_stream":
@@ -76,7 +87,7 @@ async def in_plain(transport: asyncio.Transport, kind: str) -> web.Response:
     """Break a plain request that the engine was working on."""
     match kind:
         case "reset_mid_stream":
-            transport.abort()
+            reset(transport)
         case "close_mid_stream":
             transport.close()
         case "silent_mid_stream":

@@ -103,6 +103,7 @@ class StreamExchange:
         self._done_mark = wording.done if has_done else b""
         self._is_open = False
         self._left = asked.n * len(asked.prompts)
+        self._max_tokens = asked.max_tokens
         self._output_tokens = self._left * asked.max_tokens
         self.choices = _choices(self, asked, 1)
 
@@ -119,23 +120,23 @@ class StreamExchange:
         tokens, sent = choice.tokens, choice.sent
         choice.sent = tokens
         text = self._text.tokens(choice.offset + sent, tokens - sent)
+        opening = b"" if self._is_open else self._wording.opening()
+        self._is_open = True
         if tokens == choice.max_tokens:
-            data = self._wording.last(choice.index, text, tokens)
+            self._end(opening + self._wording.last(choice.index, text, tokens))
         else:
-            data = self._wording.delta(choice.index, text, tokens)
             choice.next_emit = min(tokens + self._tokens_per_chunk, choice.max_tokens, self._next_break(tokens))
-        if not self._is_open:
-            self._is_open = True
-            data = self._wording.opening() + data
-        if tokens == choice.max_tokens:
-            self._left -= 1
-            if not self._left and tokens < self._breaks_at:
-                self.write(data + self._wording.closing(self._output_tokens) + self._done_mark)
-                self.done.set_result(True)
-                return
-        self.write(data)
-        if tokens >= self._breaks_at:
+            self.write(opening + self._wording.delta(choice.index, text, tokens))
+        if tokens >= self._breaks_at and not self.done.done():
             self.done.set_result(False)
+
+    def _end(self, data: bytes) -> None:
+        self._left -= 1
+        if self._left or self._breaks_at <= self._max_tokens:
+            self.write(data)
+            return
+        self.write(data + self._wording.closing(self._output_tokens) + self._done_mark)
+        self.done.set_result(True)
 
     def _next_break(self, tokens: int) -> int:
         return self._breaks_at if self._breaks_at > tokens else _ANY

@@ -6,6 +6,7 @@ from typing import Final
 
 from aiohttp import web
 
+from deploy.engine import breakage
 from deploy.engine.config import EngineConfig
 from deploy.engine.faults import FaultOrder, FaultSwitch, Stage, parse_fault
 from deploy.engine.metrics import Counters
@@ -118,8 +119,8 @@ class SimulatedEngine:
             return
         for connection in server.connections:
             transport = connection.transport
-            if isinstance(transport, asyncio.Transport) and (spared is None or transport is not spared.transport):
-                transport.abort()
+            if transport is not None and (spared is None or transport is not spared.transport):
+                breakage.reset(transport)
 
 
 async def serve(

@@ -1,5 +1,6 @@
 """Engines and clients for these tests, and the recordings that the engine is held against."""
 
+import ast
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -47,7 +48,9 @@ def _section(text: str) -> tuple[str, Recorded]:
         rest.pop(0)
     if rest and rest[0].startswith("first bytes after"):
         rest.pop(0)
-    return title, Recorded(int(status[1] or status[2]), headers, "\n".join(rest).strip())
+    if first.startswith("("):  # a tuple of status, headers and body
+        return title, Recorded(int(status[2]), {}, ast.literal_eval(first)[2].decode())
+    return title, Recorded(int(status[1]), headers, "\n".join(rest).strip())
 
 
 @pytest.fixture(scope="session")

@@ -241,7 +241,7 @@ class AnyTraffic(RuleBasedStateMachine):
             assert not self.wanted
             return
         decoding = len(step.produced)
-        assert 0 < step.prefill_tokens + decoding
+        assert step.prefill_tokens + decoding > 0
         assert step.prefill_tokens <= self.model.token_budget
         assert decoding == len(set(step.produced))
         for key in step.produced:
