@@ -196,6 +196,7 @@ class AnyTraffic(RuleBasedStateMachine):
         limit=st.sampled_from([0, 0, 3]),
     )
     def start(self, slots: int, budget: int, blocks: int, limit: int) -> None:
+        """Any small engine."""
         self.model = EngineModel(
             max_num_seqs=slots,
             token_budget=budget,
@@ -212,6 +213,7 @@ class AnyTraffic(RuleBasedStateMachine):
 
     @rule(prompt=st.integers(1, 24), output=st.integers(1, 8))
     def submit(self, prompt: int, output: int) -> None:
+        """A request comes, and is taken or refused."""
         key, self.next_key = self.next_key, self.next_key + 1
         try:
             self.batcher.submit(key, prompt, output, 0.0)
@@ -225,17 +227,20 @@ class AnyTraffic(RuleBasedStateMachine):
     @precondition(lambda self: self.wanted)
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
+        """The client of a live request leaves."""
         key = data.draw(st.sampled_from(sorted(self.wanted)))
         assert self.batcher.abort(key)
         self.forget(key)
 
     def forget(self, key: int) -> None:
+        """The request has ended."""
         del self.wanted[key], self.got[key]
         if key in self.order:
             self.order.remove(key)
 
     @rule()
     def step(self) -> None:
+        """One step: tokens are counted, first ones come in order, the last ones are announced."""
         step = self.batcher.step(0.0)
         if step is None:
             assert not self.wanted
@@ -256,6 +261,7 @@ class AnyTraffic(RuleBasedStateMachine):
 
     @invariant()
     def the_cache_is_never_more_than_full(self) -> None:
+        """Blocks held and free add up, slots are bounded, only the last admitted is in prefill."""
         if not hasattr(self, "batcher"):
             return
         held = sum(sequence.blocks for sequence in self.batcher._running)
@@ -266,6 +272,7 @@ class AnyTraffic(RuleBasedStateMachine):
         assert not any(sequence.to_prefill for sequence in self.batcher._running[:-1])
 
     def teardown(self) -> None:
+        """Left to itself, the engine serves everybody and ends empty."""
         if not hasattr(self, "batcher"):
             return
         for _ in range(2000):

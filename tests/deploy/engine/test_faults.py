@@ -26,6 +26,7 @@ class RawRequest:
 
     @classmethod
     async def post(cls, url: str, body: dict[str, object]) -> "RawRequest":
+        """Connect and send a chat request."""
         target = urlsplit(url)
         reader, writer = await asyncio.open_connection(target.hostname, target.port)
         data = json.dumps(body).encode()
@@ -305,7 +306,7 @@ def test_a_wrong_fault_is_refused_before_the_engine_starts(text):
 
 
 def test_every_row_can_be_ordered_by_name():
-    """The table and the parser agree, and every fault that comes instead of an answer is a canned one or carried out."""
+    """Table and parser agree, and a fault on arrival without a canned answer is one that is carried out."""
     for kind, fault in FAULTS.items():
         assert parse_fault(kind).fault is fault
     carried_out = {kind for kind, fault in FAULTS.items() if fault.stage is Stage.ARRIVAL and fault.answer is None}

@@ -84,7 +84,7 @@ async def test_tokens_are_exact_however_many_share_an_event(max_tokens, tokens_p
 
 
 async def test_a_streamed_response_has_the_recorded_events(recorded_with_key, start_engine, client):
-    """Names and shapes of the Responses API's events, numbered without a gap; the recording lacks some of its middle."""
+    """Names and shapes of the Responses API's events, numbered without a gap (the recording lacks its middle)."""
     engine = await start_engine()
     body = {"input": "hi there", "max_output_tokens": 2, "stream": True}
     async with client.post(engine.url + "/v1/responses", json=body) as response:
