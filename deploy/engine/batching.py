@@ -296,6 +296,7 @@ class Batcher(Generic[Key]):
         self._take_blocks(sequence, blocks)
         if sequence.waits_since_s is not None:
             self.admissions += 1
-            self.queued_s += now - sequence.waits_since_s
+            # A step that a late timer begins carries its scheduled time, which may be before an arrival.
+            self.queued_s += max(0.0, now - sequence.waits_since_s)
             sequence.waits_since_s = None
         return sequence

@@ -77,8 +77,8 @@ class SimulatedEngine:
             self._fault_end.cancel()
         if self._reopening is not None:
             await self._reopening
-        self.steps.stop()
         if self._runner is not None:
+            self.steps.stop()
             self._reset_connections(None)
             await self._runner.cleanup()
             self._runner = self._site = None

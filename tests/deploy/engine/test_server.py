@@ -58,10 +58,11 @@ async def test_stopping_resets_what_is_under_way(start_engine, client):
 
 
 async def test_stopping_twice_is_stopping_once(start_engine):
-    """The second stop has nothing to do."""
+    """A second stop has nothing to do, nor has one before the start."""
     engine = await start_engine()
     await engine.stop()
     await engine.stop()
+    await SimulatedEngine(EngineConfig()).stop()
 
 
 async def test_an_engine_keeps_its_time(start_engine, client):
