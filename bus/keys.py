@@ -3,10 +3,12 @@
 | pattern                            | type | life                              | written by                     | read by |
 | ---------------------------------- | ---- | --------------------------------- | ------------------------------ | ------- |
 | `forebay:{POOL}:pressure:INSTANCE` | hash | PEXPIRE, the record's TTL         | the one worker with the epoch  | proxies |
+| `forebay:{POOL}:reserved:INSTANCE` | hash | PEXPIRE, the grace period         | proxies; the worker settles    | proxies |
 | `forebay:{POOL}:instances`         | hash | expiry in each entry; ten minutes | workers, fenced by epoch       | proxies |
 
 `pressure` has the fields `record` (MessagePack, see bus/record.py), `epoch`, `sequence` and `published_us` (server
-time). `instances` maps an instance id to `EPOCH;EXPIRES_US;PAYLOAD` (see bus/registration.py); an expired entry is
+time). `reserved` has the sums `tokens`, `requests` and `oldest`, and a field `r:ID` for each reservation in transit (see
+bus/lua/prelude.lua). `instances` maps an instance id to `EPOCH;EXPIRES_US;PAYLOAD` (see bus/registration.py); an expired entry is
 kept for ten minutes, as the memory of which models this pool served.
 
 The braces are Redis Cluster's hash tag: all keys of one pool live in one slot, so that one script can touch them.
@@ -27,6 +29,15 @@ def pressure_key(pool: str, instance: str) -> str:
     'forebay:{default}:pressure:engine-1'
     """
     return f"forebay:{{{_checked_pool(pool)}}}:pressure:{checked_instance(instance)}"
+
+
+def reserved_key(pool: str, instance: str) -> str:
+    """Key of what replicas have reserved at an instance.
+
+    >>> reserved_key("default", "engine-1")
+    'forebay:{default}:reserved:engine-1'
+    """
+    return f"forebay:{{{_checked_pool(pool)}}}:reserved:{checked_instance(instance)}"
 
 
 def instances_key(pool: str) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 import redis.asyncio as redis_asyncio
 
 from bus.errors import BusUnavailable
-from bus.keys import checked_instance, instances_key, pressure_key
+from bus.keys import checked_instance, instances_key, pressure_key, reserved_key
 from bus.record import PressureRecord, encode_record
 from bus.registration import REMEMBERED_MS, Registration, encode_registration
 from bus.scripts import Script
@@ -25,6 +25,9 @@ COALESCE_S: Final = 0.020
 
 #: After a fault changes wait this long, so that a bus that is coming up is not met by a storm of attempts.
 PAUSE_AFTER_FAULT_S: Final = 0.1
+
+#: Reservations kept until a publish succeeds: while the bus is away they expire by themselves, the oldest first.
+MOST_UNSETTLED: Final = 10_000
 
 
 class Publisher:
@@ -57,6 +60,8 @@ class Publisher:
         self._publish = Script(client, "publish")
         self._register = Script(client, "register")
         self._pressure_key = pressure_key(pool, instance)
+        self._reserved_key = reserved_key(pool, instance)
+        self._arrived: dict[str, None] = {}  # an ordered set
         self._instances_key = instances_key(pool)
         self._make_record = make_record
         self._registration = registration
@@ -70,6 +75,13 @@ class Publisher:
 
     def changed(self) -> None:
         """Something that the record tells has changed: publish soon."""
+        self._change.set()
+
+    def arrived(self, reservation: str) -> None:
+        """The request of a reservation is in what `make_record` counts: the next publish settles it."""
+        if len(self._arrived) >= MOST_UNSETTLED:
+            del self._arrived[next(iter(self._arrived))]
+        self._arrived[reservation] = None
         self._change.set()
 
     def announce(self) -> None:
@@ -137,15 +149,18 @@ class Publisher:
     async def _publish_record(self) -> None:
         self.sequence += 1
         record = encode_record(self._make_record(self.epoch, self.sequence))
+        settled = list(self._arrived)
         ttl_ms = self._registration().ttl_ms
         is_stored, detail = await self._publish(
-            (self._pressure_key, self._instances_key),
-            (record, self.epoch, self.sequence, ttl_ms, self.instance),
+            (self._pressure_key, self._instances_key, self._reserved_key),
+            (record, self.epoch, self.sequence, ttl_ms, self.instance, *settled),
         )
         if not is_stored and int(detail) > self.epoch:
             self._give_way(int(detail))
         elif is_stored:
             self.published += 1
+            for reservation in settled:
+                self._arrived.pop(reservation, None)
             if not detail:
                 self.announce()  # the bus lost the registration: not at the next renewal, now
 
@@ -153,6 +168,7 @@ class Publisher:
         if self.is_superseded:
             return  # two publishes were under way
         self.is_superseded = True
+        self._change.set()
         log.error("instance %s: a newer worker (epoch %d, ours %d) owns it; draining", self.instance, epoch, self.epoch)
         self._on_superseded()
 

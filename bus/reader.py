@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import redis.asyncio as redis_asyncio
 
 from bus.errors import BusUnavailable, InvalidName
-from bus.keys import checked_instance, instances_key, pressure_key
+from bus.keys import checked_instance, instances_key, pressure_key, reserved_key
 from bus.record import MAX_RECORD_BYTES, Decoded, decode_record
 from bus.registration import MAX_ENTRY_BYTES, REMEMBERED_MS, RegistrationEntry, decode_entry
 from bus.scripts import Script
@@ -60,6 +60,7 @@ class Reader:
         self._budget_s = budget_s
         self._clock = clock
         self._view = PoolView(pool, 0, float("-inf"), {}, 0)
+        self._keys: dict[str, tuple[str, str]] = {}
         self._entries: dict[str, RegistrationEntry] = {}
         self._entries_at_s = float("-inf")
         self._decoded: dict[str, tuple[bytes | None, Decoded]] = {}
@@ -122,7 +123,7 @@ class Reader:
     async def _read_once(self, with_registrations: bool) -> bool:
         """Ask, and store what came; False if there are instances that were not asked for."""
         asked = list(self._entries)
-        keys = [self._instances_key, *(pressure_key(self.pool, instance) for instance in asked)]
+        keys = [self._instances_key, *(key for instance in asked for key in self._keys_of(instance))]
         reply: list[Any] = await self._script(keys, (int(with_registrations), MAX_RECORD_BYTES, MAX_ENTRY_BYTES))
         self.reads += 1
         now_s = self._clock()
@@ -138,6 +139,13 @@ class Reader:
         }
         self._view = PoolView(self.pool, server_us, now_s, readings, self._standing_us(server_us, now_s))
         return len(readings) == len(self._entries)
+
+    def _keys_of(self, instance: str) -> tuple[str, str]:
+        """Keys of an instance's pressure and of what is reserved there; made once."""
+        keys = self._keys.get(instance)
+        if keys is None:
+            keys = self._keys[instance] = pressure_key(self.pool, instance), reserved_key(self.pool, instance)
+        return keys
 
     def _standing_us(self, server_us: int, now_s: float) -> int:
         """Server time at which registrations are judged, see PoolView."""
@@ -173,6 +181,7 @@ class Reader:
         for instance in [name for name, entry in self._entries.items() if entry.expires_us < horizon_us]:
             del self._entries[instance]
             self._decoded.pop(instance, None)
+            self._keys.pop(instance, None)
             self._time_faults.pop(instance, None)
 
     def _reading_of(
@@ -183,6 +192,8 @@ class Reader:
         raw: bytes | None,
         published: bytes | None,
         length: int,
+        in_transit_tokens: int,
+        in_transit_requests: int,
     ) -> Reading:
         decoded = self._decode(instance, raw, length)
         published_us = parse_published_us(published)
@@ -191,7 +202,16 @@ class Reader:
                 self._entries_at_s = float("-inf")  # a new worker: its address comes with the next reading
             fault = time_fault(published_us, server_us=server_us, ttl_ms=entry.registration.ttl_ms)
             self._count_time_fault(instance, fault, published)
-        return Reading(instance, entry, decoded.record, published_us, decoded.fault, decoded.bad_signals)
+        return Reading(
+            instance,
+            entry,
+            decoded.record,
+            published_us,
+            decoded.fault,
+            decoded.bad_signals,
+            in_transit_tokens,
+            in_transit_requests,
+        )
 
     def _count_time_fault(self, instance: str, fault: str | None, published: bytes | None) -> None:
         """Count a time that cannot be believed once for each such time, as records are."""

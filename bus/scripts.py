@@ -18,8 +18,9 @@ BUS_FAULTS: Final = (redis.exceptions.RedisError, OSError, TimeoutError)
 
 
 def lua_source(name: str) -> str:
-    """Text of `bus/lua/NAME.lua`."""
-    return resources.files("bus").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    """Text of `bus/lua/NAME.lua`, with the prelude that the scripts share before it."""
+    folder = resources.files("bus") / "lua"
+    return "\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in ("prelude", name))
 
 
 class Script:

@@ -9,16 +9,6 @@
 -- ARGV[5]  payload       MessagePack bytes, never looked into
 -- Returns  {1, epoch}    stored; `epoch` is a string, since Lua numbers lose digits in replies
 --          {0, epoch}    refused: `epoch` owns the instance and is newer
-local LARGEST, YEAR_MS = 9007199254740991, 366 * 86400 * 1000
-
--- An integer from `least` to `most`, or nil: 'inf', 'nan' and '1.5' are numbers to Lua, and above 2^53 digits are lost.
-local function whole(text, least, most)
-  local number = tonumber(text)
-  if number and number >= least and number <= most and number == math.floor(number) then
-    return number
-  end
-end
-
 local instance, payload = ARGV[1] or '', ARGV[5] or ''
 local epoch = whole(ARGV[2], 0, LARGEST)
 local lifetime_ms, remembered_ms = whole(ARGV[3], 0, YEAR_MS), whole(ARGV[4], 1, YEAR_MS)
@@ -26,8 +16,7 @@ if not epoch or not lifetime_ms or not remembered_ms or instance == '' or payloa
   return redis.error_reply('ERR register: epoch and times must be integers in range, instance and payload not empty')
 end
 
-local now = redis.call('TIME')
-local now_us = tonumber(now[1]) * 1000000 + tonumber(now[2])
+local now_us = server_us()
 
 -- What is stored and is no epoch was not written by a worker, and fences nobody off.
 local entry = redis.call('HGET', KEYS[1], instance)
@@ -41,14 +30,14 @@ if epoch == 0 then
     return redis.error_reply('ERR register: the epoch that is stored is the largest there is')
   end
 elseif owner > epoch then
-  return {0, string.format('%.0f', owner)}
+  return {0, digits(owner)}
 end
 
-local epoch_text = string.format('%.0f', epoch)
-local expires_text = string.format('%.0f', now_us + lifetime_ms * 1000)
+local epoch_text = digits(epoch)
+local expires_text = digits(now_us + lifetime_ms * 1000)
 redis.call('HSET', KEYS[1], instance, epoch_text .. ';' .. expires_text .. ';' .. payload)
 if redis.call('PTTL', KEYS[1]) < lifetime_ms + remembered_ms then
-  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', lifetime_ms + remembered_ms))
+  redis.call('PEXPIRE', KEYS[1], digits(lifetime_ms + remembered_ms))
 end
 
 -- A few entries chosen at random are looked at, so that what has long expired goes without anybody scanning the hash.

@@ -1,0 +1,89 @@
+"""Reservations: a replica's leases on the near future of instances. Knows the scripts, not the strategies.
+
+A reservation ends exactly once, whoever comes first: settled by the worker's publish that counts its request, given
+back here because it was not delivered, or expired. Nothing is ever retried: a lost reply costs at most the grace period
+of one reservation counted too much.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+
+import redis.asyncio as redis_asyncio
+
+from bus.errors import BusUnavailable
+from bus.in_transit import GRACE_MS, OLDEST_VIEW_US, InTransit, Offer, Reserved
+from bus.keys import reserved_key
+from bus.scripts import Script
+
+log = logging.getLogger("forebay.bus")
+
+
+def new_reservation_id() -> str:
+    """Id that no other replica makes."""
+    return secrets.token_hex(8)
+
+
+class Reservations:
+    """Reserves at the instances of one pool; `budget_s` bounds how long a choice may take."""
+
+    def __init__(self, client: redis_asyncio.Redis, pool: str, *, budget_s: float, grace_ms: int = GRACE_MS) -> None:
+        self.pool = pool
+        self.failures = 0
+        self.too_late = 0
+        self.given_back = 0
+        self._reserve = Script(client, "reserve")
+        self._give_back = Script(client, "give_back")
+        self._budget_s = budget_s
+        self._grace_ms = grace_ms
+        self._giving_back: set[asyncio.Task[None]] = set()
+
+    async def choose(self, offers: Sequence[Offer], *, reservation: str, tokens: int, view_us: int) -> Reserved | None:
+        """Choose among at most 16 offers and reserve `tokens` there under the id `reservation`.
+
+        `view_us` is the server time of the view behind the offers. None: the bus did not answer in time, or the view
+        was too old when it did; the caller decides alone.
+        """
+        args: list[str | bytes | int] = [reservation, max(1, tokens), self._grace_ms, view_us, OLDEST_VIEW_US]
+        for offer in offers:
+            args += (
+                repr(offer.score),
+                repr(offer.per_token),
+                repr(offer.per_request),
+                offer.tokens_seen,
+                offer.requests_seen,
+            )
+        try:
+            async with asyncio.timeout(self._budget_s):
+                reply = await self._reserve([reserved_key(self.pool, offer.instance) for offer in offers], args)
+        except (BusUnavailable, TimeoutError):
+            self.failures += 1
+            return None
+        if not reply[0]:
+            self.too_late += 1
+            return None
+        return Reserved(
+            reply[0] - 1,
+            [float(score) for score in reply[1::3]],
+            [InTransit(tokens, requests) for tokens, requests in zip(reply[2::3], reply[3::3], strict=True)],
+        )
+
+    def give_back(self, instance: str, reservation: str) -> None:
+        """End a reservation whose request was not delivered, in the background, once; it may have ended already."""
+        task = asyncio.create_task(self._end(instance, reservation), name=f"give back {reservation}")
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
+
+    async def close(self) -> None:
+        """Wait for what is being given back."""
+        if self._giving_back:
+            await asyncio.wait(self._giving_back)
+
+    async def _end(self, instance: str, reservation: str) -> None:
+        try:
+            has_ended = await self._give_back([reserved_key(self.pool, instance)], [reservation])
+            self.given_back += has_ended
+        except BusUnavailable as fault:
+            self.failures += 1
+            log.debug("reservation %s could not be given back (%s): it expires", reservation, fault)
