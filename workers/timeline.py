@@ -147,7 +147,7 @@ class Timeline:
 
     def advance(self, request: Request, stage: Stage, now: float) -> None:
         """Move a request on to a later stage; an earlier or the same one, or a finished request, changes nothing."""
-        if request.id not in self._requests:
+        if self._requests.get(request.id) is not request:
             return
         self._assume_first_tokens(now)
         if stage <= request.stage:
@@ -177,7 +177,7 @@ class Timeline:
 
         A success teaches: the decode step if the tokens are known, and for an answer that came in one piece the whole.
         """
-        if request.id not in self._requests:
+        if self._requests.get(request.id) is not request:  # gone, and its id may belong to another by now
             return False
         self._assume_first_tokens(now)
         self._integrate(now)
@@ -221,7 +221,7 @@ class Timeline:
         heapq.heapify(ends)
         for request in self._requests.values():
             if request.stage < Stage.PREFILL:
-                if len(ends) >= self.slots:
+                while len(ends) >= self.slots:  # more than one where others have overfilled the engine
                     free_s = max(free_s, heapq.heappop(ends))
                 own_s = calibration.prefill_s(request.work.prompt_tokens)
                 tokens += request.work.prompt_tokens

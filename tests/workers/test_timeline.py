@@ -1,0 +1,372 @@
+"""The timeline: worked numbers, what corrects it, and what holds whatever happens in whatever order."""
+
+import math
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from bus.record import decode_record, encode_record
+from workers.calibration import Calibration
+from workers.engines import EngineLoad
+from workers.estimates import RateMeter, RunningMean
+from workers.pressure import make_record
+from workers.timeline import OVERDUE_SHARE, Request, Stage, Timeline, Work
+
+#: The six counts that are published; each accepted request is in exactly one of them.
+COUNTS = (
+    "prepare_queue_depth",
+    "active_prepare",
+    "ready_queue_depth",
+    "active_ready",
+    "pending_prefill_count",
+    "active_decode_count",
+)
+
+
+def known_speeds(slots: int = 2, output_tokens: float = 100.0) -> Timeline:
+    """1 000 tokens/s of prefill, 10 ms a token, answers of 100 tokens: 1 s of decode."""
+    return Timeline(
+        slots=slots,
+        calibration=Calibration(prefill_tokens_per_s=1000.0, decode_step_s=0.010),
+        output_tokens=RunningMean(output_tokens),
+    )
+
+
+def on_engine(timeline: Timeline, name: str, work: Work, now: float) -> Request:
+    """Accept a request and hand it to the engine at once."""
+    request = timeline.accept(name, work, now)
+    timeline.advance(request, Stage.PREFILL, now)
+    return request
+
+
+def record_of(timeline: Timeline, now: float):
+    """The record that would be published, through its codec."""
+    record = make_record(
+        timeline,
+        EngineLoad(),
+        epoch=1,
+        sequence=1,
+        is_draining=False,
+        rate=RateMeter(),
+        bytes_per_token=RunningMean(4.0),
+        now=now,
+    )
+    decoded = decode_record(encode_record(record))
+    assert not decoded.bad_signals
+    return decoded.record
+
+
+# -- worked numbers
+
+
+def test_an_idle_engine_is_free_now():
+    """Nothing is accepted: every duration and every count is 0, and a request waits for its own prefill only."""
+    timeline = known_speeds()
+    plan = timeline.plan(5.0)
+    assert (plan.wait_s, plan.total_backlog_s, plan.queued_tokens, plan.has_free_slot) == (0, 0, 0, True)
+    assert timeline.accept("a", Work(200), 5.0).predicted_ttft_s == pytest.approx(0.2)
+
+
+def test_three_requests_in_two_slots_to_the_last_digit():
+    """Prefills of 200, 300 and 500 ms one after the other, each answer 1 s; the third waits for the end of the first."""
+    timeline = known_speeds()
+    first = on_engine(timeline, "a", Work(200), 0.0)
+    second = on_engine(timeline, "b", Work(300), 0.0)
+    third = timeline.accept("c", Work(500), 0.0)
+    assert first.predicted_ttft_s == pytest.approx(0.2)
+    assert second.predicted_ttft_s == pytest.approx(0.2 + 0.3)
+    assert third.predicted_ttft_s == pytest.approx(1.2 + 0.5)  # a ends at 0.2 + 1.0
+
+    plan = timeline.plan(0.0)  # ends: a 1.2, b 1.5, c 1.7 + 1.0
+    assert plan.next_slot_ready_s == pytest.approx(1.5)
+    assert plan.prefill_free_s == pytest.approx(1.7)
+    assert plan.prefill_backlog_s == pytest.approx(0.2 + 0.3 + 0.5)
+    assert plan.decode_backlog_s == pytest.approx(3 * 1.0 / 2)
+    assert plan.wait_s == pytest.approx(1.7)
+    assert plan.total_backlog_s == pytest.approx(1.5)
+    assert plan.queued_tokens == 1000
+    assert not plan.has_free_slot
+
+
+def test_a_first_token_corrects_the_plan():
+    """The first token of `a` comes after 400 instead of 200 ms: all that is to come is planned again from then."""
+    timeline = known_speeds()
+    first = on_engine(timeline, "a", Work(200), 0.0)
+    on_engine(timeline, "b", Work(300), 0.0)
+    timeline.advance(first, Stage.DECODE, 0.4)
+    plan = timeline.plan(0.4)
+    assert plan.prefill_free_s == pytest.approx(0.3)
+    assert plan.next_slot_ready_s == pytest.approx(1.0)
+    assert plan.queued_tokens == 300
+
+
+def test_an_end_frees_the_slot_at_once():
+    """With both slots taken a request would wait; when one ends there is a slot, and only the prefill line counts."""
+    timeline = known_speeds()
+    first = on_engine(timeline, "a", Work(200), 0.0)
+    on_engine(timeline, "b", Work(300), 0.0)
+    assert timeline.finish(first, 0.1, is_success=False)
+    plan = timeline.plan(0.1)
+    assert (plan.next_slot_ready_s, plan.has_free_slot) == (0, True)
+    assert plan.prefill_free_s == pytest.approx(0.3)
+
+
+def test_with_a_free_slot_the_backlog_is_the_prefill_line():
+    """A line of 3 s of prefill is the backlog of an instance with free slots, though a slot is free now."""
+    timeline = known_speeds(slots=8)
+    for name in "abc":
+        on_engine(timeline, name, Work(1000), 0.0)
+    plan = timeline.plan(0.0)
+    assert (plan.has_free_slot, plan.next_slot_ready_s) == (True, 0.0)
+    assert plan.total_backlog_s == pytest.approx(3.0)
+
+
+def test_with_all_slots_busy_the_backlog_is_the_wait_for_a_slot():
+    """Both decode: no prefill is left, and the backlog is what the shorter answer still takes."""
+    timeline = known_speeds()
+    first = on_engine(timeline, "a", Work(100, output_cap=20), 0.0)
+    second = on_engine(timeline, "b", Work(100, output_cap=50), 0.0)
+    timeline.advance(first, Stage.DECODE, 0.1)
+    timeline.advance(second, Stage.DECODE, 0.2)
+    plan = timeline.plan(0.2)
+    assert plan.prefill_free_s == 0
+    assert plan.total_backlog_s == pytest.approx((20 - 10) * 0.010)  # a has had 100 ms: 10 of its 20 tokens
+
+
+def test_an_embedding_has_no_decode():
+    """A request that produces nothing holds its slot for its prefill only."""
+    timeline = known_speeds(slots=1)
+    on_engine(timeline, "a", Work(500, output_cap=0, is_stream=False), 0.0)
+    plan = timeline.plan(0.0)
+    assert plan.decode_backlog_s == 0
+    assert plan.next_slot_ready_s == pytest.approx(0.5)
+
+
+def test_foreign_requests_hold_slots():
+    """The engine runs two requests that are not ours: no slot is free until a mean answer's time has passed."""
+    timeline = known_speeds()
+    timeline.foreign = 2
+    plan = timeline.plan(0.0)
+    assert not plan.has_free_slot
+    assert plan.next_slot_ready_s == pytest.approx(1.0)
+    assert plan.total_backlog_s == pytest.approx(1.0)
+
+
+def test_an_overfull_engine_lets_a_waiting_request_in_only_when_enough_have_ended():
+    """Two slots, three of others: one of ours starts after the second end, not after the first."""
+    timeline = known_speeds()
+    decoding = on_engine(timeline, "a", Work(100, output_cap=20), 0.0)
+    timeline.advance(decoding, Stage.DECODE, 0.1)  # ends 0.2 s from then
+    timeline.foreign = 2  # end 1.0 s from then
+    timeline.accept("b", Work(300), 0.1)
+    plan = timeline.plan(0.1)
+    assert plan.prefill_free_s == pytest.approx(1.0 + 0.3)
+
+
+# -- overdue
+
+
+def test_an_overdue_head_of_line_is_predicted_anew_and_grows():
+    """A prefill of 1 s that has hung for 10, 100 and 1 000 s still has a tenth of that to go."""
+    timeline = known_speeds()
+    on_engine(timeline, "a", Work(1000), 0.0)
+    assert timeline.plan(0.99).prefill_free_s == pytest.approx(OVERDUE_SHARE * 1.0)
+    for hung_s in (10.0, 100.0, 1000.0):
+        assert timeline.plan(hung_s).prefill_free_s == pytest.approx(OVERDUE_SHARE * hung_s)
+        assert timeline.plan(hung_s).queued_tokens >= 1
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.5, 1.0, 2.0, 3600.0, 1e6])
+def test_overdue_work_reads_zero_neither_in_the_plan_nor_in_the_record(late_s):
+    """One request decodes and one is in prefill on two slots, both long past their time."""
+    timeline = known_speeds()
+    first = on_engine(timeline, "a", Work(100), 0.0)
+    timeline.advance(first, Stage.DECODE, 0.1)
+    on_engine(timeline, "b", Work(100), 0.1)
+    now = 0.1 + late_s
+    plan, record = timeline.plan(now), record_of(timeline, now)
+    assert min(plan.wait_s, plan.total_backlog_s, plan.prefill_free_s, plan.decode_backlog_s, plan.queued_tokens) > 0
+    assert record is not None
+    assert record.predicted_total_backlog_ms >= 1
+    assert record.predicted_wait_ms >= 1
+    assert record.next_slot_ready_in_ms >= 1
+    assert record.prefill_free_in_ms >= 1
+    assert record.queued_tokens >= 1
+
+
+# -- orders of events
+
+
+def test_the_same_id_cannot_be_accepted_twice():
+    """A second request of a known id is refused, and the first stays what it was."""
+    timeline = known_speeds()
+    timeline.accept("a", Work(10), 0.0)
+    with pytest.raises(KeyError):
+        timeline.accept("a", Work(99), 0.0)
+    assert len(timeline) == 1
+
+
+def test_an_earlier_stage_or_a_finished_request_changes_nothing():
+    """Late and repeated messages find the request further on, or gone."""
+    timeline = known_speeds()
+    request = on_engine(timeline, "a", Work(10), 0.0)
+    timeline.advance(request, Stage.READY_QUEUE, 0.1)
+    assert request.stage is Stage.PREFILL
+    assert timeline.finish(request, 0.2)
+    assert not timeline.finish(request, 0.3)
+    timeline.advance(request, Stage.DECODE, 0.4)
+    assert [timeline.count(stage) for stage in Stage] == [0] * 6
+
+
+def test_a_finished_request_whose_id_is_used_again_does_not_touch_the_new_one():
+    """`finish` is bound to the request, not to its name."""
+    timeline = known_speeds()
+    old = timeline.accept("a", Work(10), 0.0)
+    timeline.finish(old, 0.1)
+    new = timeline.accept("a", Work(10), 0.2)
+    assert not timeline.finish(old, 0.3)
+    timeline.advance(old, Stage.DECODE, 0.3)
+    assert (len(timeline), new.stage, timeline.count(Stage.PREPARE_QUEUE)) == (1, Stage.PREPARE_QUEUE, 1)
+
+
+def test_a_plain_request_is_taken_to_decode_when_its_prefill_should_be_done():
+    """Nothing is seen of a plain answer before its end, so the line moves on by prediction."""
+    timeline = known_speeds()
+    on_engine(timeline, "a", Work(200, is_stream=False), 0.0)
+    on_engine(timeline, "b", Work(300, is_stream=False), 0.0)
+    timeline.plan(0.25)
+    assert (timeline.count(Stage.PREFILL), timeline.count(Stage.DECODE)) == (1, 1)
+    assert timeline.plan(0.25).prefill_free_s == pytest.approx(0.25)
+    timeline.plan(0.5)
+    assert (timeline.count(Stage.PREFILL), timeline.count(Stage.DECODE)) == (0, 2)
+
+
+def test_a_failure_teaches_nothing():
+    """An answer that broke off says nothing about the engine's speed nor about the length of answers."""
+    timeline = known_speeds()
+    request = on_engine(timeline, "a", Work(200), 0.0)
+    timeline.advance(request, Stage.DECODE, 0.2)
+    timeline.finish(request, 900.0, output_tokens=5, is_success=False)
+    assert timeline.output_tokens.samples == 0
+    assert timeline.calibration.decode_samples == 0
+
+
+# -- any order
+
+TIMES = st.sampled_from([0.0, 0.001, 0.003, 0.05, 0.5, 3.0, 40.0, 5000.0])
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Requests come, move and leave in any order, twice and late, while time passes and others use the engine."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timeline = known_speeds(slots=3)
+        self.now = 1000.0
+        self.live: dict[str, tuple[Request, Stage]] = {}
+        self.gone: list[Request] = []
+        self.names = 0
+
+    @rule(
+        tokens=st.sampled_from([1, 100, 1024, 10**12]),
+        cap=st.sampled_from([None, 0, 1, 500]),
+        is_stream=st.booleans(),
+    )
+    def accept(self, tokens: int, cap: int | None, is_stream: bool) -> None:
+        """A request comes."""
+        self.names += 1
+        request = self.timeline.accept(str(self.names), Work(tokens, cap, is_stream), self.now)
+        assert 0 <= request.predicted_ttft_s < math.inf
+        self.live[request.id] = (request, Stage.PREPARE_QUEUE)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), stage=st.sampled_from(Stage))
+    def advance(self, data: st.DataObject, stage: Stage) -> None:
+        """A message says that a request has reached a stage: the next, one further on, or one long behind it."""
+        name = data.draw(st.sampled_from(sorted(self.live)))
+        request, reached = self.live[name]
+        self.timeline.advance(request, stage, self.now)
+        assert request.stage >= max(reached, stage)
+        self.live[name] = (request, request.stage)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), tokens=st.sampled_from([None, 0, 1, 2, 300]), is_success=st.booleans())
+    def finish(self, data: st.DataObject, tokens: int | None, is_success: bool) -> None:
+        """A request ends, fails or is cancelled, wherever it is."""
+        request, _ = self.live.pop(data.draw(st.sampled_from(sorted(self.live))))
+        assert self.timeline.finish(request, self.now, output_tokens=tokens, is_success=is_success)
+        self.gone.append(request)
+
+    @precondition(lambda self: self.gone)
+    @rule(data=st.data(), stage=st.sampled_from(Stage))
+    def late(self, data: st.DataObject, stage: Stage) -> None:
+        """Messages about a request that is gone."""
+        request = data.draw(st.sampled_from(self.gone))
+        self.timeline.advance(request, stage, self.now)
+        assert not self.timeline.finish(request, self.now, output_tokens=7)
+
+    @rule(by_s=TIMES)
+    def pass_time(self, by_s: float) -> None:
+        """Time passes."""
+        self.now += by_s
+
+    @rule(requests=st.integers(0, 5))
+    def others(self, requests: int) -> None:
+        """The engine reports requests that are not ours."""
+        self.timeline.foreign = requests
+
+    @invariant()
+    def every_request_is_in_exactly_one_count(self) -> None:
+        """The six published counts are exact, never negative, and their sum is what is in flight."""
+        record = record_of(self.timeline, self.now)
+        assert record is not None
+        counts = [getattr(record, name) for name in COUNTS]
+        assert min(counts) >= 0
+        assert sum(counts) == record.inflight == len(self.timeline) == len(self.live)
+        stages = [request.stage for request, _ in self.live.values()]
+        assert counts == [stages.count(stage) for stage in Stage]
+
+    @invariant()
+    def the_plan_is_finite_and_work_never_reads_zero(self) -> None:
+        """Durations are at least 0 and finite; where there is work, there is time left."""
+        plan = self.timeline.plan(self.now)
+        times = (
+            plan.wait_s,
+            plan.total_backlog_s,
+            plan.next_slot_ready_s,
+            plan.prefill_free_s,
+            plan.prefill_backlog_s,
+            plan.decode_backlog_s,
+        )
+        assert all(0 <= seconds < math.inf for seconds in times)
+        stages = [request.stage for request, _ in self.live.values()]
+        if any(stage < Stage.DECODE for stage in stages):
+            assert min(plan.prefill_free_s, plan.prefill_backlog_s, plan.wait_s) > 0
+            assert plan.queued_tokens >= sum(stage < Stage.DECODE for stage in stages)
+        else:
+            assert plan.queued_tokens == 0
+        if Stage.DECODE in stages:
+            assert plan.decode_backlog_s > 0
+        if len(self.live) + self.timeline.foreign >= self.timeline.slots:
+            assert min(plan.next_slot_ready_s, plan.total_backlog_s) > 0
+            record = record_of(self.timeline, self.now)
+            assert record is not None
+            assert record.predicted_total_backlog_ms >= 1
+        else:
+            assert plan.next_slot_ready_s == 0
+
+    def teardown(self) -> None:
+        """When all have left nothing remains."""
+        self.timeline.foreign = 0
+        for request, _ in self.live.values():
+            assert self.timeline.finish(request, self.now, is_success=False)
+        assert [self.timeline.count(stage) for stage in Stage] == [0] * 6
+        assert (len(self.timeline), self.timeline.on_engine, self.timeline.waiting) == (0, 0, 0)
+        plan = self.timeline.plan(self.now)
+        assert (plan.wait_s, plan.total_backlog_s, plan.queued_tokens) == (0, 0, 0)
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
