@@ -56,6 +56,7 @@ QUEUE_FULL: Final = error_body(
     "Service Unavailable",
     503,
 )
+# Status, code and the words of SHUT_DOWN were observed; type and the words of ENGINE_DEAD are not from a recording.
 ENGINE_DEAD: Final = error_body(
     "EngineCore encountered an issue. See stack trace (above) for the root cause.", "InternalServerError", 500
 )

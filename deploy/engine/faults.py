@@ -6,7 +6,8 @@ have no such path. `count` is the number of requests it hits before it goes away
 of an answer before a fault in mid-stream, `seconds` the life of the fault (null: for ever), `delay_s` how slow
 `slow_metrics` is. While `refuse` is in force nobody can connect, so give it `seconds`.
 
-Bodies come from recordings of vLLM 0.32.0, llama.cpp's llama-server and transformers serve 5.19.
+Of the bodies, `busy_503`, `string_401` and the refusal in a stream are recorded vLLM 0.32.0 and `loading_503` is
+llama.cpp's. The others have the shape and the status that was observed; their wording stands for itself.
 """
 
 from enum import Enum
