@@ -92,12 +92,13 @@ async def watched(
     watch = Watch(cluster, gauge)
     with screen:
         await watch.until(stop, session, screen, run_s=config.run_s)
+    click.echo("stopping; Ctrl-C kills what takes its time")
+    stop.set()  # from here on a signal means haste, also where the time was over by itself
     await cluster.stop(cluster.plan.traffic)
     last = await watch.look(session)
     report = report_of(here.report_file) if config.demo_traffic else None
-    if (
-        report and report.ttft_ms and not cluster.restarts.get("traffic")
-    ):  # percentiles of the whole run, not of its end
+    is_whole = report is not None and not cluster.restarts.get("traffic")
+    if report and report.ttft_ms and is_whole:  # percentiles of the whole run, not of its end
         totals = msgspec.structs.replace(last.totals, ttft_p50_ms=report.ttft_ms.p50, ttft_p99_ms=report.ttft_ms.p99)
         last = msgspec.structs.replace(last, totals=totals)
     return summary(last, gauge.shares)
