@@ -23,6 +23,9 @@ CLIP_DEVIATIONS: Final = 3.0
 FIRST_DEVIATION: Final = 0.7
 LEAST_DEVIATION: Final = 0.1
 
+#: No amount and no time of a request is larger; beyond it squares leave the range of floats.
+LARGEST: Final = 1e12
+
 
 class LinearFit:
     """y = fixed + slope * x, both never negative, learned from samples (x, y).
@@ -52,8 +55,8 @@ class LinearFit:
         return self.fixed + self.slope * x
 
     def learn(self, x: float, y: float) -> None:
-        """Take one sample; anything but two finite numbers with y > 0 is ignored."""
-        if not (math.isfinite(x) and math.isfinite(y)) or y <= 0 or x < 0:
+        """Take one sample; anything but x in [0, 1e12] and y in (0, 1e12] is ignored: NaN and infinities too."""
+        if not (0 <= x <= LARGEST and 0 < y <= LARGEST):
             return
         predicted = max(self.at(x), 1e-9)
         surprise = math.log(y / predicted)

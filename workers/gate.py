@@ -32,7 +32,7 @@ class Gate:
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
                 self._release()  # the place had been given in the same turn
-            else:
+            elif waiter in self._waiters:  # else a place became free in the same turn, and went past this one
                 self._waiters.remove(waiter)
             raise
 
