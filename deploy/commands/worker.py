@@ -1,5 +1,7 @@
 """`forebay worker`: the queue worker of one engine or several."""
 
+from pathlib import Path
+
 import click
 
 from deploy.addresses import parsed_engine, repeated
@@ -24,6 +26,11 @@ def worker(config: WorkerConfig) -> None:
     twice = repeated(config.instances)
     if twice:
         raise click.UsageError(f"--instance: two engines are called {twice!r}; give each an id of its own, as ID=URL")
+    if config.engine_key_file:
+        try:
+            Path(config.engine_key_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise click.UsageError(f"--engine-key-file: {config.engine_key_file!r} cannot be read: {error}") from error
     from workers.process import run  # the server's libraries are loaded only where a server is started
 
     run(config)

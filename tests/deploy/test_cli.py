@@ -32,6 +32,10 @@ def no_settings(monkeypatch, tmp_path):
         (("worker",), ["forebay worker: --instance is missing", "FOREBAY_WORKER_INSTANCE"]),
         (("worker", "--engine", "nonsense"), ["nonsense", "[ID=]URL"]),
         (("worker", "--engine", "a=http://h:1", "--engine", "a=http://h:2"), ["two engines are called 'a'"]),
+        (
+            ("worker", "--engine", "http://h:1", "--engine-key-file", "/nowhere/key"),
+            ["--engine-key-file", "/nowhere/key"],
+        ),
         (("up", "--port", "9000", "--admin-port", "9001", "--replicas", "2"), ["share port 9001"]),
         (("up", "--engine", "sim-1=http://h:1", "--sim", "2"), ["two engines are called 'sim-1'"]),
         (("up", "--redis", "http://h:1"), ["--redis", "http://h:1"]),
