@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from bus.client import connect
 from bus.hop.server import Listener
 from bus.reader import Reader
+from bus.reservations import Reservations
 from proxy import debug
 from proxy.access_log import AccessLog
 from proxy.config import ProxyConfig
@@ -39,8 +40,12 @@ class Replica:
         budget_s = config.read_budget_ms / 1000
         self._bus = connect(config.redis, timeout_s=max(4 * budget_s, 0.1))
         self._readers = [Reader(self._bus, pool, budget_s=budget_s) for pool in config.pool]
+        self._reservations = [Reservations(self._bus, pool, budget_s=budget_s) for pool in config.pool]
         self.selection = Selection(
-            self._readers, STRATEGIES[config.strategy](config), rotation=Rotation.of_replica(self.name)
+            self._readers,
+            self._reservations,
+            STRATEGIES[config.strategy](config),
+            rotation=Rotation.of_replica(self.name),
         )
         self._metrics = ProxyMetrics(self.selection)
         self._relay = Relay(config, self.selection, self._metrics)
@@ -125,6 +130,8 @@ class Replica:
             if listener is not None:
                 await listener.stop()
         self._relay.close()
+        for reservations in self._reservations:
+            await reservations.close()
         for reader in self._readers:
             await reader.close()
         await self._bus.aclose()
@@ -164,7 +171,9 @@ class Replica:
 
     async def _selections(self, request: web.BaseRequest) -> web.StreamResponse:
         limit = request.query.get("limit", "50")
-        return _json(debug.selections(self.selection, int(limit) if limit.isdigit() else 50))
+        request_id = request.query.get("request_id")
+        page = debug.selections(self.selection, limit=int(limit) if limit.isdigit() else 50, request_id=request_id)
+        return _json(page)
 
 
 def _json(page: object, status: int = 200) -> web.Response:

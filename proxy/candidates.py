@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from bus.in_transit import Reserved
 from bus.view import Pressure
 
 Tier = Literal["measured", "in_flight", "round_robin"]
@@ -103,9 +104,15 @@ class Choice(msgspec.Struct, frozen=True):
     """The instance chosen, and why."""
 
     evaluation: Evaluation
-    index: int
-    runner_up: int | None
-    """The best of the others; None if there is none."""
+    ranking: Sequence[int]
+    """The best candidates by the view this replica had, the best first, ties in its own rotation."""
+    reserved: Reserved | None = None
+    """What the bus made of the first of them, with what all replicas had reserved by then; None: decided alone."""
+
+    @property
+    def index(self) -> int:
+        """The candidate chosen."""
+        return self.ranking[self.reserved.index if self.reserved else 0]
 
     @property
     def instance(self) -> str:
@@ -113,11 +120,26 @@ class Choice(msgspec.Struct, frozen=True):
         return self.evaluation.instances[self.index]
 
     @property
+    def runner_up(self) -> int | None:
+        """The best of the others; None if there is none."""
+        others = [place for place in range(len(self.ranking)) if self.ranking[place] != self.index]
+        return self.ranking[min(others, key=self._score_at)] if others else None
+
+    def score(self, index: int) -> float:
+        """Score by which a candidate was compared: with the sums of the moment of the choice, where the bus made it."""
+        if self.reserved is not None and index in self.ranking[: len(self.reserved.scores)]:
+            return self.reserved.scores[self.ranking.index(index)]
+        return self.evaluation.totals[index]
+
+    @property
     def margin(self) -> float | None:
         """By how much the runner-up is worse; 0 for a tie."""
-        if self.runner_up is None:
-            return None
-        return self.evaluation.totals[self.runner_up] - self.evaluation.totals[self.index]
+        return None if self.runner_up is None else self.score(self.runner_up) - self.score(self.index)
+
+    def _score_at(self, place: int) -> tuple[bool, float]:
+        """Sort key of a place of the ranking: those that the bus compared come first."""
+        is_compared = self.reserved is None or place < len(self.reserved.scores)
+        return not is_compared, self.score(self.ranking[place])
 
 
 def contributions(values: Sequence[float], weights: Sequence[float]) -> list[float]:

@@ -1,6 +1,7 @@
 """The debug pages: why did this request go there? Numbers and ids only, made by the very functions that choose."""
 
 import time
+from itertools import islice
 from typing import Any
 
 from bus.record import SIGNALS
@@ -26,10 +27,10 @@ def instance_loads(selection: Selection, replica: str) -> dict[str, Any]:
     return {"replica": replica, "strategy": selection.strategy.name, "pools": pools, "instances": instances}
 
 
-def selections(selection: Selection, limit: int) -> dict[str, Any]:
-    """Page of /debug/selections: the last choices, newest first."""
-    newest = list(selection.decisions)[::-1][:limit]
-    return {"selections": [_decision(decision) for decision in newest]}
+def selections(selection: Selection, *, limit: int, request_id: str | None = None) -> dict[str, Any]:
+    """Page of /debug/selections: the last choices, newest first; with `request_id` those made for one request."""
+    newest = (d for d in reversed(selection.decisions) if request_id is None or d.request_id == request_id)
+    return {"selections": [_decision(decision) for decision in islice(newest, limit)]}
 
 
 def _instance(
@@ -37,24 +38,6 @@ def _instance(
 ) -> dict[str, Any]:
     registration = pressure.registration
     state = registration.state if pressure.record is None else pressure.record.state
-    signals: dict[str, Any] = {}
-    for name in SIGNALS:
-        signals[name] = {"value": pressure.signal(name), "source": "record", "age_ms": _rounded(pressure.age_ms)}
-    if evaluation is not None:
-        added = evaluation.contributions(index)
-        for name, value, weight, contribution in zip(
-            evaluation.terms, evaluation.values[index], evaluation.weights, added, strict=True
-        ):
-            donor = evaluation.imputed.get(index, {}).get(name)
-            signals[name] = {
-                "value": pressure.signal(name) if donor is None and evaluation.tier == "measured" else None,
-                "used": value,
-                "source": evaluation.source(index, name),
-                "age_ms": _rounded(pressure.age_ms),
-                "weight": weight,
-                "contribution": contribution,
-                "imputed_from": donor,
-            }
     return {
         "pool": pool,
         "id": pressure.instance,
@@ -68,9 +51,48 @@ def _instance(
         "unbelievable": pressure.bad_signals,
         "is_ejected": selection.ejections.is_out(pressure.instance, now),
         "own_inflight": selection.inflight.get(pressure.instance, 0),
-        "signals": signals,
+        "in_transit_tokens": pressure.in_transit_tokens,
+        "in_transit_requests": pressure.in_transit_requests,
+        "signals": _signals(pressure, evaluation, index),
+        "terms": _terms(evaluation, index) if evaluation else {},
         "total": evaluation.totals[index] if evaluation else None,
         "selected": selection.selected.get(pressure.instance, 0),
+    }
+
+
+def _signals(pressure: Pressure, evaluation: Evaluation | None, index: int) -> dict[str, Any]:
+    """Every signal of the record as it is known now; where the score has it as a term, what it was taken for there."""
+    donors = evaluation.imputed.get(index, {}) if evaluation else {}
+    terms = _terms(evaluation, index) if evaluation else {}
+    signals: dict[str, Any] = {}
+    for name in SIGNALS:
+        signal: dict[str, Any] = {
+            "value": pressure.signal(name),
+            "source": "record",
+            "age_ms": _rounded(pressure.age_ms),
+        }
+        if name in donors:
+            signal |= {"value": None, "source": "imputed", "imputed_from": donors[name]}
+        if name in terms and evaluation is not None:
+            used = terms[name]
+            signal |= {
+                "used": used["value"],
+                "weight": used["weight"],
+                "contribution": used["contribution"],
+                "source": evaluation.source(index, name),
+            }
+        signals[name] = signal
+    return signals
+
+
+def _terms(evaluation: Evaluation, index: int) -> dict[str, dict[str, float]]:
+    """What a candidate's total is made of."""
+    rows = zip(
+        evaluation.terms, evaluation.values[index], evaluation.weights, evaluation.contributions(index), strict=True
+    )
+    return {
+        term: {"value": value, "weight": weight, "contribution": contribution}
+        for term, value, weight, contribution in rows
     }
 
 
@@ -83,27 +105,39 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "at": decision.at,
         "pool": decision.pool,
         "model": decision.model,
+        "prompt_tokens": decision.work.prompt_tokens,
+        "output_cap": decision.work.output_cap,
         "strategy": evaluation.strategy,
         "tier": evaluation.tier,
         "chosen": choice.instance,
-        "score": evaluation.totals[choice.index],
+        "score": choice.score(choice.index),
         "runner_up": None if runner_up is None else evaluation.instances[runner_up],
-        "runner_up_score": None if runner_up is None else evaluation.totals[runner_up],
+        "runner_up_score": None if runner_up is None else choice.score(runner_up),
         "margin": choice.margin,
+        "decided_by": "bus" if choice.reserved else "replica",
+        "predicted_ttft_s": evaluation.ttft_s[choice.index] if evaluation.ttft_s else None,
+        "real_ttft_s": decision.real_ttft_s,
         "imputed": {evaluation.instances[index]: donors for index, donors in evaluation.imputed.items()},
-        "candidates": [
-            {
-                "id": instance,
-                "total": evaluation.totals[index],
-                "terms": {
-                    term: {"value": value, "contribution": contribution}
-                    for term, value, contribution in zip(
-                        evaluation.terms, evaluation.values[index], evaluation.contributions(index), strict=True
-                    )
-                },
-            }
-            for index, instance in enumerate(evaluation.instances)
-        ],
+        "candidates_in_all": len(evaluation.instances),
+        "candidates": [_candidate(decision, place, index) for place, index in enumerate(choice.ranking)],
+    }
+
+
+def _candidate(decision: Decision, place: int, index: int) -> dict[str, Any]:
+    """One of the best candidates: its score by this replica's view, and by the bus at the moment of choice."""
+    choice = decision.choice
+    evaluation = choice.evaluation
+    seen = decision.in_transit_seen[index]
+    now = choice.reserved.sums[place] if choice.reserved and place < len(choice.reserved.sums) else None
+    return {
+        "id": evaluation.instances[index],
+        "total": evaluation.totals[index],
+        "score": choice.score(index),
+        "terms": _terms(evaluation, index),
+        "imputed": evaluation.imputed.get(index, {}),
+        "predicted_ttft_s": evaluation.ttft_s[index] if evaluation.ttft_s else None,
+        "in_transit_seen": seen,
+        "in_transit_when_chosen": now,
     }
 
 

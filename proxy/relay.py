@@ -88,12 +88,14 @@ class Relay:
             except HopFailed as failure:
                 log.info("request %s: instance %s failed: %s", exchange.request_id, selected.instance, failure)
                 self._selection.ejections.failed(selected.instance, time.monotonic())
+                self._selection.give_back(selected)
                 fault = failure
                 continue
             finally:
                 self._selection.release(selected.instance)
             if is_final:
                 return reply
+            self._selection.give_back(selected)
             refused = reply
         if refused is not None:
             return refused
@@ -117,7 +119,7 @@ class Relay:
         headers = list(exchange.headers)
         headers.append((REQUEST_ID.encode(), exchange.request_id.encode()))
         if request.method == "POST":
-            headers.append((RESERVATION.encode(), _ticket(exchange, selected, facts).encode()))
+            headers.append((RESERVATION.encode(), _ticket(selected, facts).encode()))
         answer = await self._client(selected.pressure.registration.worker_url).exchange(
             request.method,
             request.raw_path,
@@ -140,7 +142,7 @@ class Relay:
 
     async def _stream(self, exchange: Exchange, selected: Selected, answer: Answer) -> web.StreamResponse:
         """Pass a stream on; if it breaks, say so in an error event, where one can follow."""
-        self._saw_first_event(exchange)
+        self._saw_first_event(exchange, selected)
         reply = await StreamReply.start(exchange.request, answer.status, _reply_headers(exchange, selected, answer))
         try:
             await reply.relay(answer, silence_s=self._config.silence_timeout_s)
@@ -162,12 +164,13 @@ class Relay:
         if length.isdigit() and int(length) > HELD_ANSWER_BYTES:
             return await self._stream(exchange, selected, answer)
         body = await answer.body(HELD_ANSWER_BYTES)
-        self._saw_first_event(exchange)
+        self._saw_first_event(exchange, selected)
         headers = CIMultiDict(_reply_headers(exchange, selected, answer))
         return web.Response(status=answer.status, body=body, headers=headers)
 
-    def _saw_first_event(self, exchange: Exchange) -> None:
+    def _saw_first_event(self, exchange: Exchange, selected: Selected) -> None:
         seconds = time.monotonic() - exchange.started_s
+        selected.decision.real_ttft_s = seconds
         exchange.line.ttft_ms = round(seconds * 1000, 1)
         self._metrics.saw_ttft(seconds)
 
@@ -180,11 +183,11 @@ class Relay:
         return client
 
 
-def _ticket(exchange: Exchange, selected: Selected, facts: Facts) -> str:
+def _ticket(selected: Selected, facts: Facts) -> str:
     """Value of the header that tells the worker what work this is."""
     return write_ticket(
         Ticket(
-            reservation=exchange.request_id,
+            reservation=selected.reservation,
             tokens=selected.work.prompt_tokens,
             text_bytes=selected.work.text_bytes,
             output=facts.output_cap,

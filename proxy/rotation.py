@@ -1,6 +1,6 @@
 """Round robin among those that tie, with an order of each replica's own. No I/O, no clock, no randomness."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from zlib import crc32
 
 
@@ -30,11 +30,11 @@ class Rotation:
 
     def first(self, instances: Sequence[str]) -> str:
         """Of `instances` (not empty) the one that this replica has not chosen for the longest."""
-        return min(instances, key=self._rank(instances)) if len(instances) > 1 else instances[0]
+        return min(instances, key=self.turns(instances)) if len(instances) > 1 else instances[0]
 
     def order(self, instances: Sequence[str]) -> list[str]:
         """All of `instances`, the one whose turn it is first."""
-        return sorted(instances, key=self._rank(instances))
+        return sorted(instances, key=self.turns(instances))
 
     def note(self, instance: str) -> None:
         """`instance` was chosen."""
@@ -45,18 +45,9 @@ class Rotation:
         """Drop what is remembered of instances that are gone."""
         self._last_turns = {name: self._last_turns[name] for name in instances if name in self._last_turns}
 
-    def _rank(self, instances: Sequence[str]) -> "_Rank":
-        start = self._offset % len(instances)
-        places = {name: (index - start) % len(instances) for index, name in enumerate(sorted(instances))}
-        return _Rank(self._last_turns, places)
-
-
-class _Rank:
-    """Sort key: never chosen before longest ago, then the replica's own order."""
-
-    def __init__(self, last_turns: dict[str, int], places: dict[str, int]) -> None:
-        self._last_turns = last_turns
-        self._places = places
-
-    def __call__(self, name: str) -> tuple[int, int]:
-        return self._last_turns.get(name, 0), self._places[name]
+    def turns(self, instances: Sequence[str]) -> Callable[[str], tuple[int, int]]:
+        """Sort key over `instances`: never chosen first, then longest ago, then the replica's own order."""
+        last_turns, size = self._last_turns, len(instances)
+        start = self._offset % size
+        places = {name: (index - start) % size for index, name in enumerate(sorted(instances))}
+        return lambda name: (last_turns.get(name, 0), places[name])

@@ -13,13 +13,15 @@ from typing import Final
 import msgspec
 
 from bus.errors import ForebayError
+from bus.in_transit import OLDEST_VIEW_US, InTransit
 from bus.reader import Reader
+from bus.reservations import Reservations, new_reservation_id
 from bus.view import PoolView, Pressure
 from proxy.candidates import Candidate, Choice, Evaluation, RequestWork
 from proxy.ejection import Ejections
 from proxy.facts import Facts
 from proxy.rotation import Rotation
-from proxy.strategies.base import Strategy, select
+from proxy.strategies.base import Strategy, offers, rank
 
 #: Decisions kept for /debug/selections.
 DECISIONS_KEPT: Final = 256
@@ -36,7 +38,7 @@ class NothingAlive(ForebayError):
     """The model is known, but no instance that serves it is alive, or none that has not been tried."""
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct):
     """One choice as it is remembered."""
 
     request_id: str
@@ -44,7 +46,12 @@ class Decision(msgspec.Struct, frozen=True):
     """Wall clock, seconds since 1970; for people, never for arithmetic."""
     pool: str
     model: str | None
+    work: RequestWork
     choice: Choice
+    in_transit_seen: list[InTransit]
+    """What was in transit to each candidate in this replica's view."""
+    real_ttft_s: float | None = None
+    """Time to first token as it came, once it has."""
 
 
 class Selected(msgspec.Struct, frozen=True):
@@ -53,6 +60,8 @@ class Selected(msgspec.Struct, frozen=True):
     pool: str
     pressure: Pressure
     work: RequestWork
+    reservation: str
+    decision: Decision
 
     @property
     def instance(self) -> str:
@@ -66,6 +75,7 @@ class Selection:
     def __init__(
         self,
         readers: Sequence[Reader],
+        reservations: Sequence[Reservations],
         strategy: Strategy,
         *,
         rotation: Rotation,
@@ -73,6 +83,7 @@ class Selection:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.readers = {reader.pool: reader for reader in readers}
+        self.reservations = {each.pool: each for each in reservations}
         self.strategy = strategy
         self.inflight: Counter[str] = Counter()
         """Requests that this replica has sent to an instance and not seen end."""
@@ -94,7 +105,7 @@ class Selection:
         for view in views:
             found = [p for p in _serving(view.live(now), facts.model) if p.instance not in tried]
             if found:
-                return self._decide(request_id, view.pool, found, facts, now)
+                return await self._decide(request_id, view, found, facts, now)
         if tried or facts.model is None or any(facts.model in view.lately_served() for view in views):
             raise NothingAlive(f"no live instance serves {facts.model or 'this'}")
         raise UnknownModel(facts.model)
@@ -104,6 +115,12 @@ class Selection:
         self.inflight[instance] -= 1
         if self.inflight[instance] <= 0:
             del self.inflight[instance]
+
+    def give_back(self, selected: Selected) -> None:
+        """A request could not be delivered: what was reserved for it is not coming."""
+        reservations = self.reservations.get(selected.pool)
+        if reservations is not None:
+            reservations.give_back(selected.instance, selected.reservation)
 
     def models(self) -> list[str]:
         """Models that live instances serve, by the last views."""
@@ -124,17 +141,38 @@ class Selection:
         work = RequestWork(prompt_tokens=1024, text_bytes=4096)
         return found, self.strategy.evaluate(self._candidates(found), work, self._rng)
 
-    def _decide(self, request_id: str, pool: str, found: list[Pressure], facts: Facts, now: float) -> Selected:
+    async def _decide(
+        self, request_id: str, view: PoolView, found: list[Pressure], facts: Facts, now: float
+    ) -> Selected:
         usable = set(self.ejections.usable((p.instance for p in found), now))
         found = [p for p in found if p.instance in usable]
         work = request_work(facts, found)
-        choice = select(self.strategy, self._candidates(found), work, self._rng, self._rotation)
+        candidates = self._candidates(found)
+        evaluation = self.strategy.evaluate(candidates, work, self._rng)
+        choice = Choice(evaluation, rank(evaluation, self._rotation))
+        reservation = new_reservation_id()
+        choice = await self._reserve(choice, candidates, reservation, work, view)
         pressure = found[choice.index]
+        self._rotation.note(pressure.instance)
         self.inflight[pressure.instance] += 1
         self.selected[pressure.instance] += 1
-        self.tiers[choice.evaluation.tier] += 1
-        self.decisions.append(Decision(request_id, time.time(), pool, facts.model, choice))
-        return Selected(pool, pressure, work)
+        self.tiers[evaluation.tier] += 1
+        seen = [InTransit(p.in_transit_tokens, p.in_transit_requests) for p in found]
+        decision = Decision(request_id, time.time(), view.pool, facts.model, work, choice, seen)
+        self.decisions.append(decision)
+        return Selected(view.pool, pressure, work, reservation, decision)
+
+    async def _reserve(
+        self, choice: Choice, candidates: list[Candidate], reservation: str, work: RequestWork, view: PoolView
+    ) -> Choice:
+        """Let the bus choose among the best with what all replicas have reserved by now; without it, the own choice."""
+        reservations = self.reservations.get(view.pool)
+        if reservations is None or choice.evaluation.slopes is None or view.age_s(self._clock()) > OLDEST_VIEW_US / 1e6:
+            return choice
+        reserved = await reservations.choose(
+            offers(choice, candidates), reservation=reservation, tokens=work.prompt_tokens, view_us=view.server_us
+        )
+        return msgspec.structs.replace(choice, reserved=reserved)
 
     def _candidates(self, found: list[Pressure]) -> list[Candidate]:
         return [Candidate(pressure.instance, pressure, self.inflight.get(pressure.instance, 0)) for pressure in found]

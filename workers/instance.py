@@ -121,6 +121,7 @@ class Instance:
         work = Work(ticket.tokens, ticket.output, ticket.is_stream)
         request = self.timeline.accept(self._unique(request_id), work, now)
         self._rate.count(now)
+        self.publisher.arrived(ticket.reservation)
         self._idle.clear()
         self.publisher.changed()
         return request

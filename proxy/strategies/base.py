@@ -1,14 +1,16 @@
 """What a strategy is, and how the best of an evaluation is chosen. No I/O, no clock."""
 
+import heapq
 from collections.abc import Sequence
 from random import Random
 from typing import Final, Protocol
 
+from bus.in_transit import MOST_OFFERS, Offer
 from proxy.candidates import Candidate, Choice, Evaluation, RequestWork
 from proxy.rotation import Rotation
 
-#: Totals closer together than this share of the larger one tie: sums of the same numbers in another order.
-TIE: Final = 1e-12
+#: Candidates that are ranked: those that may be offered, and one to be the runner-up.
+RANKED: Final = MOST_OFFERS + 1
 
 
 class Strategy(Protocol):
@@ -20,22 +22,35 @@ class Strategy(Protocol):
         """Score every candidate for `request`; `rng` is used only where something is unknown."""
 
 
+def rank(evaluation: Evaluation, rotation: Rotation) -> list[int]:
+    """Best candidates of an evaluation (not empty), the lowest total first, ties in the replica's rotation."""
+    turn = rotation.turns(evaluation.instances)
+    totals, instances = evaluation.totals, evaluation.instances
+    return heapq.nsmallest(RANKED, range(len(instances)), key=lambda index: (totals[index], turn(instances[index])))
+
+
 def select(
     strategy: Strategy, candidates: Sequence[Candidate], request: RequestWork, rng: Random, rotation: Rotation
 ) -> Choice:
-    """Choose one of `candidates` (not empty), and say why. Notes the choice in `rotation`."""
+    """Choose one of `candidates` (not empty) by this replica's own view, and say why; noted in `rotation`."""
     evaluation = strategy.evaluate(candidates, request, rng)
-    index = _first_of_best(evaluation, range(len(candidates)), rotation)
-    others = [i for i in range(len(candidates)) if i != index]
-    runner_up = _first_of_best(evaluation, others, rotation) if others else None
-    rotation.note(evaluation.instances[index])
-    return Choice(evaluation, index, runner_up)
+    choice = Choice(evaluation, rank(evaluation, rotation))
+    rotation.note(choice.instance)
+    return choice
 
 
-def _first_of_best(evaluation: Evaluation, indices: Sequence[int], rotation: Rotation) -> int:
-    """Of the candidates with the lowest total the one whose turn it is."""
-    totals = evaluation.totals
-    best = min(totals[i] for i in indices)
-    limit = best + TIE * max(1.0, abs(best))
-    tied = {evaluation.instances[i]: i for i in indices if totals[i] <= limit}
-    return tied[rotation.first(list(tied))]
+def offers(choice: Choice, candidates: Sequence[Candidate]) -> list[Offer]:
+    """Offers to the bus: the best candidates of a choice, with how their scores grow."""
+    evaluation = choice.evaluation
+    slopes = evaluation.slopes or ()
+    return [
+        Offer(
+            evaluation.instances[index],
+            evaluation.totals[index],
+            slopes[index].per_token,
+            slopes[index].per_request,
+            candidates[index].in_transit_tokens,
+            candidates[index].in_transit_requests,
+        )
+        for index in choice.ranking[:MOST_OFFERS]
+    ]
