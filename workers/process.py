@@ -53,6 +53,7 @@ class Worker:
         config = self._config
         self._admin = Listener.of_app(self._admin_app(), config.host, config.admin_port)
         await self._admin.start()
+        log.info("admin on port %d", self.admin_port)
         for index, instance in enumerate(self.instances):
             port = config.port + index if config.port else 0
             listener = Listener.of_handler(Relay(instance).handle, config.host, port, body_limit=BODY_LIMIT)
