@@ -23,6 +23,7 @@ COMMANDS = {
     "engine": LazyCommand("deploy.commands.engine:engine", "A simulated LLM engine to try and measure things on."),
     "replay": LazyCommand("deploy.commands.replay:replay", "Send a recorded trace and report what clients saw."),
     "top": LazyCommand("deploy.commands.top:top", "The load of every instance, live."),
+    "why": LazyCommand("deploy.commands.why:why", "Why a past request went where it went."),
     "check": LazyCommand("deploy.commands.check:check", "Say what is wrong with the configuration, and what to do."),
 }
 
