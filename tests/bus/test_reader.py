@@ -342,7 +342,7 @@ async def test_after_an_outage_registrations_stand_until_workers_could_renew_the
     await one.view()
     bus.fall_silent()
     await one.view()
-    clock.move(PAUSE_AFTER_FAULT_S)
+    clock.move(REGISTRATIONS_EVERY_S)
     bus.speak_again()
     for each in (worker, dead):
         await each.publisher._announce(each.registration, 0)  # as if it had run out during the outage

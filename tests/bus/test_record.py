@@ -180,6 +180,7 @@ def test_a_bad_number_is_unknown_and_spares_its_neighbours(name, bad):
         assert getattr(decoded.record, each) == (None if each == name else 0.5 if each in FLOATS else 3)
 
 
+@example(value=3.0)
 @given(value=st.floats() | st.integers() | st.booleans() | st.text(max_size=3) | st.none())
 @pytest.mark.parametrize("name", ["inflight", "kv_usage", "qps_1m", "predicted_wait_ms"])
 def test_both_ways_of_decoding_believe_the_same(name, value):
@@ -193,6 +194,7 @@ def test_both_ways_of_decoding_believe_the_same(name, value):
     beside_a_broken_one = decode_record(wire(*values))
 
     assert getattr(alone.record, name) == getattr(beside_a_broken_one.record, name)
+    assert name in FLOATS or type(getattr(beside_a_broken_one.record, name)) in {int, type(None)}
     assert (getattr(alone.record, name) is not None) == is_believable(name, values[at])
 
 
