@@ -8,6 +8,8 @@ from msgspec import inspect as introspect
 LONGEST_SHOWN_VALUE = 80
 """Characters of a wrong value that a message repeats; the rest says nothing more."""
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
 PASSWORD = re.compile(r":[^:@/\s]+@")
 """The password of a URL, which no message may repeat."""
 

@@ -7,7 +7,7 @@ a value was refused. Names, defaults, ranges and help texts stand only in the st
 import functools
 import math
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import click
@@ -39,6 +39,22 @@ class Spelling(msgspec.Struct, frozen=True, kw_only=True):
     envvar: tuple[str, ...] = ()
     parse: Callable[[str], object] | None = None
     is_inline: bool = False
+
+
+def one_of(names: Iterable[str]) -> Spelling:
+    """Return the spelling of a field that takes one of some names, for fields whose names stand in a registry.
+
+    >>> one_of(["auto", "vllm"]).metavar
+    'auto|vllm'
+    """
+    known = [name for name in names if name]
+
+    def parse(text: str) -> str:
+        if text and text not in known:
+            raise ValueError("one of " + ", ".join(known))
+        return text
+
+    return Spelling(metavar="|".join(known), parse=parse)
 
 
 class FieldOption(click.Option):

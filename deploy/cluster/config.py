@@ -29,7 +29,9 @@ class UpConfig(msgspec.Struct, frozen=True, kw_only=True):
     debug_on_main_port: Annotated[bool, Meta(description="Serve the debug endpoints on the API ports too.")] = True
     redis: Annotated[
         str,
-        Meta(pattern=r"^$|^(redis|rediss|unix)://", description="A bus that runs already; by default one is embedded."),
+        Meta(
+            pattern=r"^((redis|rediss|unix)://.+)?$", description="A bus that runs already; by default one is embedded."
+        ),
     ] = ""
     strategy: Annotated[str, Meta(description="How replicas choose an instance; by default what [proxy] says.")] = ""
     slots: Annotated[

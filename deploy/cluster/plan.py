@@ -80,19 +80,29 @@ def engine_part(config: UpConfig, here: Surroundings, number: int, port: int) ->
 
 def worker_part(config: UpConfig, here: Surroundings, instance: InstanceConfig, admin_port: int) -> Part:
     """Return the part that owns one engine's queue."""
-    words = ["worker", "--redis", here.bus_url, "--instance", f"{instance.id}={instance.engine_url}"]
+    words = ["worker", "--instance", f"{instance.id}={instance.engine_url}"]
     words += ["--host", "127.0.0.1", "--port", "0", "--admin-port", str(admin_port), "--drain-s", str(DRAIN_S)]
     words += ["--slots", str(config.slots)] if config.slots else []
-    return Part(name=f"worker-{instance.id}", command=(*here.program, *words), policy=PATIENCE)
+    return Part(
+        name=f"worker-{instance.id}",
+        command=(*here.program, *words),
+        variables={"FOREBAY_WORKER_REDIS": here.bus_url},
+        policy=PATIENCE,
+    )
 
 
 def replica_part(config: UpConfig, here: Surroundings, index: int) -> Part:
     """Return the part of one replica."""
     debug = "--debug-on-main-port" if config.debug_on_main_port else "--no-debug-on-main-port"
-    words = ["proxy", "--redis", here.bus_url, "--name", f"replica-{index + 1}", "--host", config.host]
+    words = ["proxy", "--name", f"replica-{index + 1}", "--host", config.host]
     words += ["--port", str(config.ports[index]), "--admin-port", str(config.admin_ports[index]), debug]
     words += ["--drain-s", str(DRAIN_S), *(["--strategy", config.strategy] if config.strategy else [])]
-    return Part(name=f"replica-{index + 1}", command=(*here.program, *words), policy=PATIENCE)
+    return Part(
+        name=f"replica-{index + 1}",
+        command=(*here.program, *words),
+        variables={"FOREBAY_PROXY_REDIS": here.bus_url},
+        policy=PATIENCE,
+    )
 
 
 def traffic_part(config: UpConfig, here: Surroundings) -> Part:

@@ -30,6 +30,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     command: tuple[str, ...]
+    variables: dict[str, str] = {}
+    """What the process is told beside its command, where a password must not show in the list of processes."""
     policy: Policy = Policy()
     is_repeated: bool = False
 
@@ -124,6 +126,7 @@ class PartProcess:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
+                    env={**os.environ, **self.part.variables},
                     start_new_session=True,
                 )
         except OSError as error:

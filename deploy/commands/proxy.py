@@ -2,8 +2,10 @@
 
 import click
 
-from deploy.options import configured
+from deploy.allowed import LOG_LEVELS
+from deploy.options import configured, one_of
 from proxy.config import ProxyConfig
+from proxy.strategies import STRATEGIES
 
 EXAMPLE = """\b
 Example: the third replica of a fleet, on its own ports
@@ -11,7 +13,7 @@ Example: the third replica of a fleet, on its own ports
 
 
 @click.command(epilog=EXAMPLE)
-@configured(ProxyConfig)
+@configured(ProxyConfig, strategy=one_of(STRATEGIES), log_level=one_of(LOG_LEVELS))
 def proxy(config: ProxyConfig) -> None:
     """Run one gateway replica: the OpenAI API on PORT, metrics and debug endpoints on ADMIN_PORT.
 

@@ -7,8 +7,9 @@ import click
 
 from deploy.addresses import parsed_engine, repeated
 from deploy.cluster.config import UpConfig
-from deploy.options import Spelling, configured
+from deploy.options import Spelling, configured, one_of
 from deploy.settings import PATH_KEY
+from proxy.strategies import STRATEGIES
 
 EXAMPLES = """\b
 Examples:
@@ -21,6 +22,7 @@ Examples:
 @configured(
     UpConfig,
     engines=Spelling(flags=("--engine",), metavar="[ID=]URL", parse=parsed_engine),
+    strategy=one_of(STRATEGIES),
     run_s=Spelling(envvar=("FOREBAY_UP_RUN_S", "RUN_S")),
 )
 @click.pass_context

@@ -5,8 +5,10 @@ from pathlib import Path
 import click
 
 from deploy.addresses import parsed_engine, repeated
-from deploy.options import Spelling, configured
+from deploy.allowed import LOG_LEVELS
+from deploy.options import Spelling, configured, one_of
 from workers.config import WorkerConfig
+from workers.engines import ADAPTERS
 
 EXAMPLE = """\b
 Example: two engines of one machine, 64 requests at once on each
@@ -17,7 +19,7 @@ INSTANCES = Spelling(flags=("--instance", "--engine"), metavar="[ID=]URL", parse
 
 
 @click.command(epilog=EXAMPLE)
-@configured(WorkerConfig, instances=INSTANCES)
+@configured(WorkerConfig, instances=INSTANCES, engine_kind=one_of(["auto", *ADAPTERS]), log_level=one_of(LOG_LEVELS))
 def worker(config: WorkerConfig) -> None:
     """Own the queues of the given engines: everything sent to them passes through here.
 

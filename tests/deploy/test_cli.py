@@ -36,6 +36,13 @@ def no_settings(monkeypatch, tmp_path):
             ("worker", "--engine", "http://h:1", "--engine-key-file", "/nowhere/key"),
             ["--engine-key-file", "/nowhere/key"],
         ),
+        (
+            ("worker", "--engine", "http://h:1", "--engine-kind", "steam"),
+            ["--engine-kind: 'steam'", "one of auto, vllm"],
+        ),
+        (("proxy", "--strategy", "luck"), ["--strategy: 'luck'", "round_robin"]),
+        (("proxy", "--log-level", "loud"), ["--log-level: 'loud'", "one of debug, info, warning, error"]),
+        (("up", "--strategy", "luck"), ["--strategy: 'luck'", "least_load"]),
         (("up", "--port", "9000", "--admin-port", "9001", "--replicas", "2"), ["share port 9001"]),
         (("up", "--engine", "sim-1=http://h:1", "--sim", "2"), ["two engines are called 'sim-1'"]),
         (("up", "--redis", "http://h:1"), ["--redis", "http://h:1"]),

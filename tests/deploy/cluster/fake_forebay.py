@@ -1,6 +1,6 @@
 """Stands in for the `forebay` command in tests of the cluster: parts that start fast, answer little and end when asked.
 
-`crash` in the name of a replica's strategy makes it die at its first question for loads.
+The variable FAKE_CRASH makes replica 1 die at its first question for loads.
 """
 
 import json
@@ -27,7 +27,7 @@ class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with loads."""
         Answers.asked += 1
-        if option("--strategy") == "crash" and Answers.asked == 1 and option("--name") == "replica-1":
+        if "FAKE_CRASH" in os.environ and Answers.asked == 1 and option("--name") == "replica-1":
             print("no water left", flush=True)
             os._exit(7)
         instances = [{"pool": "default", "id": f"sim-{n}", "state": "ready", "selected": 5} for n in (1, 2)]

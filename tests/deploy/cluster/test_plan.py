@@ -64,6 +64,14 @@ def test_what_is_not_said_is_left_to_the_commands_own_settings():
     assert "--max-num-seqs 8" in " ".join(told.engines[0].command)
 
 
+def test_the_bus_is_handed_on_where_nobody_else_sees_it():
+    """A URL may hold a password, and every user of a machine can read the words of a command."""
+    parts = plan(UpConfig(), here(1))
+    for part in (*parts.workers, *parts.replicas):
+        assert here().bus_url in part.variables.values()
+        assert here().bus_url not in part.command
+
+
 @pytest.mark.parametrize(("port", "admin_port"), [(9000, 9000), (9001, 9000), (9000, 9001)])
 def test_ports_that_two_listeners_would_share_are_refused(port, admin_port):
     """Two replicas need two ports and two admin ports, all different."""

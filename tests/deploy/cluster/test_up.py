@@ -114,7 +114,7 @@ def test_run_s_ends_by_itself_with_a_summary(up):
 
 def test_a_part_that_dies_is_restarted_and_the_view_says_so(up):
     """A replica that dies at its first question comes back; its last words and the restart are shown."""
-    cluster = up("--strategy", "crash", "--demo-traffic", RUN_S="4")
+    cluster = up("--demo-traffic", RUN_S="4", FAKE_CRASH="1")
     cluster.until(lambda: "replica-1 ended with status 7" in cluster.text)
     assert cluster.status() == 0
     assert "| no water left" in cluster.text
