@@ -91,13 +91,17 @@ def test_without_a_server_on_the_path_the_one_in_the_wheel_is_found(monkeypatch)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent died")
-def test_a_server_does_not_outlive_a_killed_parent():
+def test_a_server_does_not_outlive_a_killed_parent(tmp_path):
     """SIGKILL leaves its victim no chance to clean up; the kernel does."""
     code = (
         "from deploy.embedded import EmbeddedServer; s = EmbeddedServer(); s.start(); print(s.pid, flush=True); input()"
     )
     parent = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert parent.stdin is not None
     assert parent.stdout is not None
