@@ -8,6 +8,7 @@ import math
 from typing import Final
 
 from bus.record import TYPICAL_PROMPT_TOKENS
+from workers.whole_answers import WholeAnswers
 
 #: Weight left to a sample after each newer one: a memory of about 50 samples.
 FORGETTING: Final = 0.98
@@ -111,6 +112,7 @@ class Calibration:
     def __init__(self, *, prefill_tokens_per_s: float, decode_step_s: float) -> None:
         self._prefill = LinearFit(fixed=0.0, slope=1.0 / prefill_tokens_per_s, at=(128.0, 2048.0))
         self._decode = LinearFit(fixed=decode_step_s, slope=0.0, at=(1.0, 8.0))
+        self._whole_answers = WholeAnswers(prompt_token_s=1.0 / prefill_tokens_per_s, step_s=decode_step_s)
 
     def prefill_s(self, tokens: float) -> float:
         """Seconds of prefill for `tokens` prompt tokens, above 0."""
@@ -127,6 +129,19 @@ class Calibration:
     def learn_decode_step(self, running: float, seconds: float) -> None:
         """A step was seen to take `seconds` on average, with `running` requests on average."""
         self._decode.learn(running, seconds)
+
+    def learn_whole_answer(self, prompt_tokens: float, output_tokens: float, running: float, seconds: float) -> None:
+        """An answer of which only the end was seen took `seconds`, waiting not included.
+
+        The two lines learn what this says together with the answers before it: the first token comes after the
+        prefill and one step.
+        """
+        answers = self._whole_answers
+        answers.learn(prompt_tokens, output_tokens, running, seconds)
+        step_s = answers.step_s(running)
+        self.learn_prefill(prompt_tokens, prompt_tokens * answers.prompt_token_s + step_s)
+        if output_tokens > 1:
+            self.learn_decode_step(running, step_s)
 
     @property
     def prefill_tokens_per_s(self) -> float:

@@ -303,16 +303,10 @@ class Timeline:
                 self.calibration.learn_decode_step(running, seconds / (output_tokens - 1))
 
     def _learn_from_plain_answer(self, request: Request, now: float, output_tokens: int) -> None:
-        """Split the time of an answer that came in one piece as the present knowledge would split it."""
-        running = max(self.on_engine, 1)
-        prefill_s = self.calibration.prefill_s(request.work.prompt_tokens)
-        step_s = self.calibration.decode_step_s(running)
         begun_s = request.prefill_begun_s or max(request.dispatched_s, self._head_since_s)
-        seconds = max(now - begun_s, 1e-6)
-        factor = seconds / (prefill_s + step_s * max(output_tokens - 1, 0))
-        self.calibration.learn_prefill(request.work.prompt_tokens, prefill_s * factor)
-        if output_tokens > 1:
-            self.calibration.learn_decode_step(running, step_s * factor)
+        self.calibration.learn_whole_answer(
+            request.work.prompt_tokens, output_tokens, max(self.on_engine, 1), now - begun_s
+        )
 
     def _integrate(self, now: float) -> None:
         if now > self._integral_at_s:

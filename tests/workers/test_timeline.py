@@ -70,7 +70,7 @@ def test_an_idle_engine_is_free_now():
 
 
 def test_three_requests_in_two_slots_to_the_last_digit():
-    """Prefills of 200, 300 and 500 ms one after the other, each answer 1 s; the third waits for the end of the first."""
+    """Prefills of 200, 300 and 500 ms in a line, answers of 1 s; the third waits for the end of the first."""
     timeline = known_speeds()
     first = on_engine(timeline, "a", Work(200), 0.0)
     second = on_engine(timeline, "b", Work(300), 0.0)
