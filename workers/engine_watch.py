@@ -86,7 +86,7 @@ class EngineWatch:
             return
         try:
             models = tuple(model.id for model in _decode_models(body).data)
-        except msgspec.DecodeError as fault:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
             self._note("/v1/models", "no list", f"/v1/models is not a list of models ({fault})")
             return
         if models != self.models:

@@ -38,7 +38,7 @@ class EventTap:
         """An error event has passed."""
         self._strips_usage = strips_usage
         self._tail = b""
-        self._usage_event = b""
+        self._usage: Usage | None = None
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of the stream; return the whole events that may pass."""
@@ -62,13 +62,13 @@ class EventTap:
 
     def usage(self) -> Usage | None:
         """Usage that the stream carried last; None if it carried none."""
-        return read_usage(event_data(self._usage_event)) if self._usage_event else None
+        return self._usage
 
     def _take_usage(self, data: bytes) -> bytes:
         passed = []
         for event in _events(data):
             if b'"usage"' in event:
-                self._usage_event = event
+                self._usage = read_usage(event_data(event)) or self._usage
                 if self._strips_usage and _is_usage_event(event):
                     continue
             passed.append(event)
@@ -103,6 +103,9 @@ class _Chunk(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw(b"null")
 
 
+#: What decoding raises for bytes that are no JSON, no UTF-8 or nested without end.
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 _decode_body = msgspec.json.Decoder(_Body).decode
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
@@ -115,7 +118,7 @@ def read_usage(body: bytes) -> Usage | None:
     """
     try:
         decoded = _decode_body(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         return None
     usage = decoded.usage or (decoded.response.usage if decoded.response else None)
     if usage is None:
@@ -142,7 +145,7 @@ def is_error_event(event: bytes) -> bool:
     """Whether an event says that the request failed: JSON with an `error` that is not null."""
     try:
         return bytes(_decode_chunk(event_data(event)).error) != b"null"
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         return False
 
 
@@ -154,7 +157,7 @@ def first_event(data: bytes) -> bytes | None:
 def _is_usage_event(event: bytes) -> bool:
     try:
         chunk = _decode_chunk(event_data(event))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         return False
     return chunk.choices == [] and bytes(chunk.usage) != b"null"
 

@@ -7,6 +7,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from bus.record import LARGEST
+
 
 class EngineLoad(msgspec.Struct, frozen=True):
     """Load that an engine reports of itself; None: it does not say."""
@@ -42,18 +44,24 @@ class Gauge:
         self._pattern = re.compile(rb"^(?:" + either + rb")" + _SAMPLE, re.MULTILINE)
 
     def values(self, page: bytes) -> list[float]:
-        """All samples of the gauge, one for each label set; only finite numbers of at least 0.
+        """All samples of the gauge, one for each label set; nothing if one of them is no finite number of at least 0.
 
-        >>> Gauge("a:run").values(b'# TYPE a:run gauge\\na:run{engine="0"} 2.0\\na:run{engine="1"} NaN\\n')
-        [2.0]
+        A rank that does not say its number is not idle: the others alone would be too little.
+
+        >>> Gauge("a:run").values(b'# TYPE a:run gauge\\na:run{engine="0"} 2.0\\na:run{engine="1"} 3.0\\n')
+        [2.0, 3.0]
+        >>> Gauge("a:run").values(b'a:run{engine="0"} 2.0\\na:run{engine="1"} NaN\\n')
+        []
         """
-        return [value for raw in self._pattern.findall(page) if (value := _number(raw)) is not None]
+        samples = [_number(raw) for raw in self._pattern.findall(page)]
+        known = [sample for sample in samples if sample is not None]
+        return known if len(known) == len(samples) else []
 
 
 def total(values: Iterable[float]) -> int | None:
-    """Sum over data-parallel ranks, as a count; None of nothing."""
+    """Sum over data-parallel ranks, as a count; None of nothing, and of what no record can hold."""
     found = list(values)
-    return round(sum(found)) if found else None
+    return round(sum(found)) if found and sum(found) <= LARGEST else None
 
 
 def fullest(values: Iterable[float]) -> float | None:

@@ -38,8 +38,7 @@ def _kv_capacity_tokens(page: bytes) -> int | None:
     1600
     """
     ranks = [_rank_capacity(labels) for labels in _CACHE_INFO.findall(page)]
-    known = [tokens for tokens in ranks if tokens]
-    return sum(known) if known else None
+    return total(tokens for tokens in ranks if tokens)
 
 
 def _rank_capacity(labels: bytes) -> int:
