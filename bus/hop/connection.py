@@ -37,6 +37,7 @@ class Connection(asyncio.Protocol):
         self._is_head_request = False
         self._ends_with_connection = False
         self._is_message_complete = False
+        self._keeps_alive = False
 
     @property
     def is_open(self) -> bool:
@@ -51,6 +52,7 @@ class Connection(asyncio.Protocol):
         self.requests += 1
         self._is_head_request = is_head_request
         self._is_message_complete = False
+        self._keeps_alive = False
         if len(body) > 65536:
             self._transport.write(head)
             self._transport.write(body)
@@ -152,10 +154,11 @@ class Connection(asyncio.Protocol):
         """Note the end; it is acted on once the read is parsed."""
         if self._parser.get_status_code() >= 200:
             self._is_message_complete = True
+            self._keeps_alive = self._parser.should_keep_alive()  # the parser knows it only now
 
     def _end_message(self, answer: Answer) -> None:
         self._answer = None
-        is_reusable = self._parser.should_keep_alive() and not self._is_head_request and self.is_open
+        is_reusable = self._keeps_alive and not self._is_head_request and self.is_open
         answer.complete()
         if is_reusable:
             self.idle_since_s = self._loop.time()
