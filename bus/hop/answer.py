@@ -55,8 +55,13 @@ class Answer:
 
     async def head(self, timeout_s: float) -> None:
         """Wait until status and headers are there. Raises HopFailed."""
-        await asyncio.wait((self._head,), timeout=timeout_s)
         if not self._head.done():
+            timer = self._loop.call_later(timeout_s, self._wake)
+            try:
+                await self._head
+            finally:
+                timer.cancel()
+        if not self.status and self.fault is None:
             raise AnswerTooSlow(f"no answer within {timeout_s:g} s")
         if self.fault is not None and not self.status:
             raise self.fault
@@ -73,7 +78,9 @@ class Answer:
         if held:
             sink(b"".join(held))
         self.resume()
-        if not self.end.done() and self._silence_timer is None:
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()  # it may be set for much later
+        if not self.end.done():
             self._silence_timer = self._loop.call_later(silence_s, self._check_silence)
 
     async def body(self, limit: int) -> bytes:
@@ -101,7 +108,8 @@ class Answer:
 
     async def ended(self) -> None:
         """Wait until the body is complete. Raises HopFailed if it broke."""
-        await asyncio.wait((self.end,))
+        if not self.end.done():
+            await asyncio.wait((self.end,))  # not the future itself: a waiter that is cancelled does not end the answer
         if self.fault is not None:
             raise self.fault
 
@@ -145,14 +153,21 @@ class Answer:
 
     def complete(self) -> None:
         """The whole body has arrived."""
-        self.is_complete = True
-        self._finish()
+        if not self.end.done():
+            self.resume()  # the connection goes to the next request, which must not find it paused
+            self.is_complete = True
+            self._finish()
 
     def break_off(self, fault: HopFailed) -> None:
         """The answer will never be complete."""
         if not self.end.done():
             self.fault = fault
             self._finish()
+
+    def _wake(self) -> None:
+        """Let whoever waits for the head look: it has not come in time."""
+        if not self._head.done():
+            self._head.set_result(None)
 
     def _finish(self) -> None:
         if self._silence_timer is not None:

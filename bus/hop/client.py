@@ -53,9 +53,9 @@ class HopClient:
         while it was idle.
         """
         head = self._request_head(method, target, headers, len(body))
+        connection = self._take_idle()
+        is_reused = connection is not None
         while True:
-            connection = self._take_idle()
-            is_reused = connection is not None
             if connection is None:
                 connection = await self._connect()
             answer = connection.send(head, body, is_head_request=method == "HEAD")
@@ -65,6 +65,7 @@ class HopClient:
                 await answer.head(head_timeout_s)
             except AnswerBroke:
                 if is_reused and not answer.has_bytes:
+                    connection, is_reused = None, False  # a fresh one: the other idle ones may be as dead
                     continue
                 raise
             except BaseException:

@@ -33,6 +33,8 @@ class Connection(asyncio.Protocol):
         self._answer: Answer | None = None
         self._headers: RawHeaders = []
         self._header_bytes = 0
+        self._frame_bytes = 0
+        """Bytes in a row that were neither a whole head nor of a body."""
         self._fresh: list[bytes] = []
         self._is_head_request = False
         self._ends_with_connection = False
@@ -53,6 +55,7 @@ class Connection(asyncio.Protocol):
         self._is_head_request = is_head_request
         self._is_message_complete = False
         self._keeps_alive = False
+        self._frame_bytes = 0
         if len(body) > 65536:
             self._transport.write(head)
             self._transport.write(body)
@@ -101,8 +104,14 @@ class Connection(asyncio.Protocol):
         if self._fresh:
             fresh = self._fresh
             self._fresh = []
+            self._frame_bytes = 0
             answer.take_bytes(fresh[0] if len(fresh) == 1 else b"".join(fresh))
+        else:
+            self._frame_bytes += len(data)
+            if self._frame_bytes > MAX_HEADER_BYTES:  # one line without end reaches no callback of the parser
+                fault = AnswerBroke("not an HTTP answer: headers too large")
         if self._is_message_complete:
+            self._keeps_alive = self._keeps_alive and fault is None
             self._end_message(answer)
         elif fault is not None:
             self._answer = None
@@ -122,7 +131,9 @@ class Connection(asyncio.Protocol):
     # -- httptools
 
     def on_message_begin(self) -> None:
-        """Forget the headers of the answer before."""
+        """Forget the headers of the answer before; a second answer to one request is none."""
+        if self._is_message_complete:
+            raise ValueError("more than one answer to a request")
         self._headers = []
         self._header_bytes = 0
         self._ends_with_connection = True
