@@ -14,20 +14,27 @@ from bus.hop.answer import Answer, Sink
 #: Bytes that may wait for a slow reader before the sender is paused; aiohttp's own high-water mark is the same.
 HIGH_WATER_BYTES: Final = 64 * 1024
 
+#: What is written between two looks at how much waits: a look costs as much as a small write.
+UNCHECKED_BYTES: Final = 16 * 1024
+
 
 class StreamReply:
     """A reply under way. `write` is a sink for an Answer; `relay` ties the two together with backpressure."""
 
     def __init__(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
         self.response = response
-        self.bytes_written = 0
-        self.ends_at_event = True
-        """Whether what was written ends with a whole event: only then may another event follow."""
         self._request = request
         self._is_chunked = request.version >= HttpVersion11
         self._transport = request.transport
         self._answer: Answer | None = None
         self._draining: asyncio.Task[None] | None = None
+        self._last = b""
+        self._unchecked_bytes = 0
+
+    @property
+    def ends_at_event(self) -> bool:
+        """Whether what was written ends with a whole event: only then may another event follow."""
+        return not self._last or self._last.endswith((b"\n\n", b"\r\n\r\n"))
 
     @classmethod
     async def start(cls, request: web.BaseRequest, status: int, headers: list[tuple[str, str]]) -> "StreamReply":
@@ -43,12 +50,12 @@ class StreamReply:
         transport = self._transport
         if transport is None or transport.is_closing():
             return  # the handler is being cancelled; nothing to be said here
-        self.bytes_written += len(data)
-        self.ends_at_event = data.endswith(b"\n\n")
+        self._last = data if len(data) > 3 else self._last[-3:] + data  # an event's end may come in two reads
         transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
-        if self._answer is not None and self._draining is None and transport.get_write_buffer_size() > HIGH_WATER_BYTES:
-            self._answer.pause()
-            self._draining = asyncio.create_task(self._drain(self._answer), name="drain a slow reader")
+        self._unchecked_bytes += len(data)
+        if self._unchecked_bytes > UNCHECKED_BYTES:
+            self._unchecked_bytes = 0
+            self._hold_back(transport)
 
     async def relay(self, answer: Answer, *, silence_s: float, through: Sink | None = None) -> None:
         """Write the body of `answer` to its end; HopFailed if it breaks.
@@ -63,8 +70,17 @@ class StreamReply:
             if self._draining is not None:
                 self._draining.cancel()
 
+    def _hold_back(self, transport: asyncio.Transport) -> None:
+        """Pause the answer if the reader is too far behind."""
+        if self._answer is not None and self._draining is None and transport.get_write_buffer_size() > HIGH_WATER_BYTES:
+            self._answer.pause()
+            self._draining = asyncio.create_task(self._drain(self._answer), name="drain a slow reader")
+
     async def _drain(self, answer: Answer) -> None:
         """Let the answer flow again once the reader has caught up."""
-        await self._request.writer.drain()
+        try:
+            await self._request.writer.drain()
+        except ConnectionError:
+            return  # the reader has left: the handler is being cancelled
         self._draining = None
         answer.resume()

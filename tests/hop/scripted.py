@@ -190,5 +190,5 @@ async def serve() -> AsyncIterator[Serve]:
         await server.close()
     mine = asyncio.current_task()
     await until(lambda: not [task for task in asyncio.all_tasks() - before if task is not mine and not task.done()])
-    gc.collect()
+    gc.collect(1)
     assert unseen == []
