@@ -6,6 +6,7 @@ of one reservation counted too much.
 """
 
 import asyncio
+import itertools
 import logging
 import secrets
 from collections.abc import Sequence
@@ -20,22 +21,26 @@ from bus.scripts import Script
 log = logging.getLogger("forebay.bus")
 
 
+_process = secrets.token_hex(6)
+_numbers = itertools.count()
+
+
 def new_reservation_id() -> str:
-    """Id that no other replica makes."""
-    return secrets.token_hex(8)
+    """Id that no other process makes, and this one once."""
+    return f"{_process}-{next(_numbers):x}"
 
 
 class Reservations:
-    """Reserves at the instances of one pool; `budget_s` bounds how long a choice may take."""
+    """Reserves at the instances of one pool; the time limit of `client` is how long a choice may take."""
 
-    def __init__(self, client: redis_asyncio.Redis, pool: str, *, budget_s: float, grace_ms: int = GRACE_MS) -> None:
+    def __init__(self, client: redis_asyncio.Redis, pool: str, *, grace_ms: int = GRACE_MS) -> None:
         self.pool = pool
         self.failures = 0
         self.too_late = 0
         self.given_back = 0
         self._reserve = Script(client, "reserve")
         self._give_back = Script(client, "give_back")
-        self._budget_s = budget_s
+        self._keys: dict[str, str] = {}
         self._grace_ms = grace_ms
         self._giving_back: set[asyncio.Task[None]] = set()
 
@@ -55,9 +60,8 @@ class Reservations:
                 offer.requests_seen,
             )
         try:
-            async with asyncio.timeout(self._budget_s):
-                reply = await self._reserve([reserved_key(self.pool, offer.instance) for offer in offers], args)
-        except (BusUnavailable, TimeoutError):
+            reply = await self._reserve([self._key(offer.instance) for offer in offers], args)
+        except BusUnavailable:
             self.failures += 1
             return None
         if not reply[0]:
@@ -80,9 +84,15 @@ class Reservations:
         if self._giving_back:
             await asyncio.wait(self._giving_back)
 
+    def _key(self, instance: str) -> str:
+        key = self._keys.get(instance)
+        if key is None:
+            key = self._keys[instance] = reserved_key(self.pool, instance)
+        return key
+
     async def _end(self, instance: str, reservation: str) -> None:
         try:
-            has_ended = await self._give_back([reserved_key(self.pool, instance)], [reservation])
+            has_ended = await self._give_back([self._key(instance)], [reservation])
             self.given_back += has_ended
         except BusUnavailable as fault:
             self.failures += 1

@@ -4,7 +4,8 @@ Owns the order of KEYS and ARGV and the translation of library errors. Knows not
 """
 
 import asyncio
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import resources
 from typing import Any, Final
 
@@ -28,14 +29,17 @@ class Script:
 
     def __init__(self, client: redis_asyncio.Redis, name: str) -> None:
         self.name = name
-        self._script = client.register_script(lua_source(name))
+        self._client = client
+        self._execute: Callable[..., Awaitable[Any]] = client.execute_command
+        self._source = lua_source(name)
+        self._sha = hashlib.sha1(self._source.encode(), usedforsecurity=False).hexdigest()  # the name Redis gives it
 
     async def __call__(self, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:  # noqa: ANN401 - Lua's reply
         """Run the script; BusUnavailable for whatever keeps it from answering."""
         task = asyncio.current_task()
         cancelled_before = task.cancelling() if task else 0
         try:
-            return await self._script(keys=keys, args=args)
+            return await self._run(keys, args)
         except BUS_FAULTS as fault:
             raise BusUnavailable(f"{self.name}: {type(fault).__name__}: {fault}") from fault
         finally:
@@ -43,3 +47,10 @@ class Script:
             # instant in which it is done: whoever cancelled would wait for ever
             if task and task.cancelling() > cancelled_before:
                 raise asyncio.CancelledError
+
+    async def _run(self, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:  # noqa: ANN401
+        try:
+            return await self._execute("EVALSHA", self._sha, len(keys), *keys, *args)
+        except redis.exceptions.NoScriptError:  # a new server, or one that forgot
+            await self._client.script_load(self._source)
+            return await self._execute("EVALSHA", self._sha, len(keys), *keys, *args)

@@ -3,15 +3,14 @@
 import asyncio
 import contextlib
 import logging
-import signal
 import time
 
 import msgspec
-import uvloop
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from bus.client import connect
+from bus.hop.process import run_until_signal
 from bus.hop.server import Listener
 from bus.reader import Reader
 from bus.reservations import Reservations
@@ -40,7 +39,8 @@ class Replica:
         budget_s = config.read_budget_ms / 1000
         self._bus = connect(config.redis, timeout_s=max(4 * budget_s, 0.1))
         self._readers = [Reader(self._bus, pool, budget_s=budget_s) for pool in config.pool]
-        self._reservations = [Reservations(self._bus, pool, budget_s=budget_s) for pool in config.pool]
+        self._lease_bus = connect(config.redis, timeout_s=budget_s)
+        self._reservations = [Reservations(self._lease_bus, pool) for pool in config.pool]
         self.selection = Selection(
             self._readers,
             self._reservations,
@@ -134,6 +134,7 @@ class Replica:
             await reservations.close()
         for reader in self._readers:
             await reader.close()
+        await self._lease_bus.aclose()
         await self._bus.aclose()
 
     async def _keep_house(self) -> None:
@@ -192,13 +193,4 @@ async def serve(config: ProxyConfig, stop: asyncio.Event) -> None:
 
 def run(config: ProxyConfig) -> None:
     """Run a replica until SIGTERM or SIGINT; the `forebay proxy` command."""
-    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-
-    async def main() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        await serve(config, stop)
-
-    uvloop.run(main())
+    run_until_signal(lambda stop: serve(config, stop), log_level=config.log_level)

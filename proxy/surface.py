@@ -4,8 +4,8 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
+from random import getrandbits
 from typing import Final
-from uuid import uuid4
 
 import msgspec
 from aiohttp import web
@@ -56,7 +56,7 @@ class Surface:
         if page is not None:
             return await page(request)
         given_id = request.headers.get(REQUEST_ID, "")
-        request_id = given_id if _REQUEST_ID.fullmatch(given_id) else uuid4().hex
+        request_id = given_id if _REQUEST_ID.fullmatch(given_id) else f"{getrandbits(128):032x}"
         line = AccessLine(at=time.time(), request_id=request_id, method=request.method, path=path, outcome="cancelled")
         started_s = time.monotonic()
         try:

@@ -2,16 +2,15 @@
 
 import asyncio
 import logging
-import signal
 import time
 from typing import Any
 
 import msgspec
-import uvloop
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from bus.client import connect
+from bus.hop.process import run_until_signal
 from bus.hop.server import Listener
 from workers.config import WorkerConfig
 from workers.engine_watch import engine_headers
@@ -120,13 +119,4 @@ async def serve(config: WorkerConfig, stop: asyncio.Event) -> None:
 
 def run(config: WorkerConfig) -> None:
     """Run a worker until SIGTERM or SIGINT; the `forebay worker` command."""
-    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-
-    async def main() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        await serve(config, stop)
-
-    uvloop.run(main())
+    run_until_signal(lambda stop: serve(config, stop), log_level=config.log_level)
