@@ -19,6 +19,13 @@ def start_fleet(tmp_path_factory) -> Iterator[StartFleet]:
 
 
 @pytest.fixture
+def start_own_fleet(tmp_path) -> Iterator[StartFleet]:
+    """Start a fleet that lives as long as the test, which takes it apart."""
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(Fleet(tmp_path)).start(**options)
+
+
+@pytest.fixture
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
     """An HTTP client that is patient for thirty seconds and makes a connection for every request."""
     connector = aiohttp.TCPConnector(force_close=True, limit=0)

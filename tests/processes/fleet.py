@@ -86,8 +86,10 @@ class Part:
         """Wait until it has written something."""
 
         def find() -> re.Match[str] | None:
-            assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}: {self.text[-2000:]}"
-            return re.search(pattern, self.text)
+            status, text = self.process.poll(), self.text
+            found = re.search(pattern, text)
+            assert found or status is None, f"{self.name} ended with {status}: {text[-2000:]}"
+            return found
 
         return until(find, f"{self.name} says {pattern}")
 
