@@ -6,5 +6,4 @@
 if (ARGV[1] or '') == '' then
   return redis.error_reply('ERR give_back: id must not be empty')
 end
-sweep(KEYS[1], server_us())
-return end_reservation(KEYS[1], ARGV[1])
+return end_reservations(KEYS[1], server_us(), 1)

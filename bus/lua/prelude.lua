@@ -6,6 +6,9 @@
 --   r:ID               one reservation: AMOUNT;EXPIRES_US
 local LARGEST, YEAR_MS = 9007199254740991, 366 * 86400 * 1000
 
+-- Longest life of a reservation, milliseconds: what would end later is rubbish, or older than a setting back of the clock.
+local LONGEST_GRACE_MS = 60000
+
 -- An integer from `least` to `most`, or nil: 'inf', 'nan' and '1.5' are numbers to Lua, and above 2^53 digits are lost.
 local function whole(text, least, most)
   local number = tonumber(text)
@@ -32,10 +35,18 @@ local function server_us()
   return tonumber(now[1]) * 1000000 + tonumber(now[2])
 end
 
--- Amount and expiry of one reservation.
-local function lease(text)
-  local amount, expires_us = string.match(text, '^(%d+);(%d+)$')
-  return whole(amount, 1, LARGEST), whole(expires_us, 0, LARGEST)
+-- Whether what ends then, microseconds, stands now.
+local function is_ahead(expires_us, now_us)
+  return expires_us and expires_us > now_us and expires_us <= now_us + LONGEST_GRACE_MS * 1000
+end
+
+-- Amount of one reservation and when it expires; nil if it has.
+local function lease(text, now_us)
+  local amount_text, expires_text = string.match(text, '^(%d+);(%d+)$')
+  local amount, expires_us = whole(amount_text, 1, LARGEST), whole(expires_text, 0, LARGEST)
+  if amount and is_ahead(expires_us, now_us) then
+    return amount, expires_us
+  end
 end
 
 -- Sums of what has not expired: tokens, requests, the earliest expiry, and the fields that have expired.
@@ -44,9 +55,9 @@ local function standing(key, now_us)
   local fields = redis.call('HGETALL', key)
   for i = 1, #fields, 2 do
     if string.sub(fields[i], 1, 2) == 'r:' then
-      local amount, expires_us = lease(fields[i + 1])
-      if amount and expires_us and expires_us > now_us then
-        tokens, requests = tokens + amount, requests + 1
+      local amount, expires_us = lease(fields[i + 1], now_us)
+      if amount then
+        tokens, requests = math.min(tokens + amount, LARGEST), requests + 1
         oldest = math.min(oldest or expires_us, expires_us)
       else
         expired[#expired + 1] = fields[i]
@@ -56,48 +67,74 @@ local function standing(key, now_us)
   return tokens, requests, oldest, expired
 end
 
+-- The sums of HMGET tokens, requests, oldest: 0, 0 where there are none; nil if they have to be made anew, since something
+-- may have expired or they are no sums.
+local function sums_of(stored, now_us)
+  if not (stored[1] or stored[2] or stored[3]) then
+    return 0, 0
+  end
+  local tokens, requests = whole(stored[1], 1, LARGEST), whole(stored[2], 1, LARGEST)
+  local oldest = whole(stored[3], 0, LARGEST)
+  if tokens and requests and is_ahead(oldest, now_us) then
+    return tokens, requests, oldest
+  end
+end
+
 -- Sums now, nothing written; what has expired does not count.
 local function in_transit(key, now_us)
-  local sums = redis.call('HMGET', key, 'tokens', 'requests', 'oldest')
-  local tokens, requests = whole(sums[1], 0, LARGEST), whole(sums[2], 0, LARGEST)
-  local oldest = whole(sums[3], 0, LARGEST)
-  if tokens and requests and oldest and oldest > now_us then
+  local tokens, requests = sums_of(redis.call('HMGET', key, 'tokens', 'requests', 'oldest'), now_us)
+  if tokens then
     return tokens, requests
-  elseif not (sums[1] or sums[2] or sums[3]) then
-    return 0, 0
   end
   return standing(key, now_us)
 end
 
--- Drop what has expired and make the sums anew, if something may have.
-local function sweep(key, now_us)
-  local oldest = redis.call('HGET', key, 'oldest')
-  if not oldest or (whole(oldest, 0, LARGEST) or 0) > now_us then
-    return
-  end
-  local tokens, requests, next_oldest, expired = standing(key, now_us)
+-- Drop what has expired and make the sums anew; where nothing stands the key goes. Returns the sums and the earliest expiry.
+local function recount(key, now_us)
+  local tokens, requests, oldest, expired = standing(key, now_us)
   if requests == 0 then
     redis.call('DEL', key)
-    return
+    return 0, 0
   end
   for _, field in ipairs(expired) do
     redis.call('HDEL', key, field)
   end
-  redis.call('HSET', key, 'tokens', digits(tokens), 'requests', digits(requests), 'oldest', digits(next_oldest))
+  redis.call('HSET', key, 'tokens', digits(tokens), 'requests', digits(requests), 'oldest', digits(oldest))
+  return tokens, requests, oldest
 end
 
--- End one reservation, whoever asks; 1 if it stood, 0 if it had ended before.
-local function end_reservation(key, id)
-  local field = 'r:' .. id
-  local stored = redis.call('HGET', key, field)
-  if not stored then
-    return 0
-  end
-  local amount = lease(stored) or 0
-  redis.call('HDEL', key, field)
-  redis.call('HINCRBY', key, 'tokens', digits(-amount))
-  if redis.call('HINCRBY', key, 'requests', -1) <= 0 then
+-- Sums now and the earliest expiry, after a recount if one is due. What is no hash is nobody's reservations, and goes: it
+-- would fail every choice in which this instance is offered.
+local function sweep(key, now_us)
+  local stored = redis.pcall('HMGET', key, 'tokens', 'requests', 'oldest')
+  if stored.err then
     redis.call('DEL', key)
+    return 0, 0
   end
-  return 1
+  local tokens, requests, oldest = sums_of(stored, now_us)
+  if tokens then
+    return tokens, requests, oldest
+  end
+  return recount(key, now_us)
+end
+
+-- End the reservations whose ids are ARGV[first…], whoever asks; returns how many stood. One that has ended is no matter.
+local function end_reservations(key, now_us, first)
+  local tokens, requests = sweep(key, now_us)
+  local ended = 0
+  for i = first, requests > 0 and #ARGV or 0 do
+    local field = 'r:' .. ARGV[i]
+    local stored = redis.call('HGET', key, field)
+    if stored then
+      redis.call('HDEL', key, field)
+      local amount = lease(stored, now_us) or tokens -- rubbish: nobody knows what it added, so all are counted anew
+      tokens, requests, ended = tokens - amount, requests - 1, ended + 1
+    end
+  end
+  if ended > 0 and tokens > 0 and requests > 0 then
+    redis.call('HSET', key, 'tokens', digits(tokens), 'requests', digits(requests))
+  elseif ended > 0 then
+    recount(key, now_us)
+  end
+  return ended
 end

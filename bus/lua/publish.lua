@@ -34,8 +34,5 @@ local now_us = server_us()
 redis.call('HSET', KEYS[1], 'record', record, 'published_us', digits(now_us),
   'epoch', digits(epoch), 'sequence', digits(sequence))
 redis.call('PEXPIRE', KEYS[1], digits(ttl_ms))
-sweep(KEYS[3], now_us)
-for i = 6, #ARGV do
-  end_reservation(KEYS[3], ARGV[i])
-end
+end_reservations(KEYS[3], now_us, 6)
 return {1, entry_epoch == epoch and tonumber(entry_expires) > now_us and 1 or 0}
