@@ -83,6 +83,7 @@ class Instance:
         self._engine_url = instance.engine_url
         self._clock = clock
         self._rate = RateMeter()
+        self._repeats = 0
         self._bytes_per_token = RunningMean(PRIOR_BYTES_PER_TOKEN)
         self.publisher = Publisher(
             bus,
@@ -209,9 +210,9 @@ class Instance:
             self.publisher.changed()
 
     def _unique(self, request_id: str) -> str:
-        """A client may send one id twice; the ledger needs two."""
-        return (
-            request_id
-            if request_id not in self.timeline
-            else f"{request_id}#{self.publisher.sequence}-{len(self.timeline)}"
-        )
+        """A client may send one id any number of times; the ledger needs as many."""
+        unique = request_id
+        while unique in self.timeline:
+            self._repeats += 1
+            unique = f"{request_id}#{self._repeats}"
+        return unique

@@ -163,7 +163,12 @@ class _Exchange:
             await reply.relay(answer, silence_s=self._silence_s, through=stream.take)
         except HopFailed as fault:
             log.warning("instance %s: request %s broke in mid-stream: %s", self._instance.id, self._entry.id, fault)
-            reply.write(error_event(f"the engine broke off: {fault}", kind="upstream_error", code="engine_broke_off"))
+            if reply.ends_at_event:
+                reply.write(
+                    error_event(f"the engine broke off: {fault}", kind="upstream_error", code="engine_broke_off")
+                )
+            elif self._request.transport is not None:
+                self._request.transport.abort()  # half an event is out: another would become part of it
             return reply.response
         stream.take_rest()
         self.outcome = "failed" if stream.tap.has_error else "answered"
@@ -236,9 +241,8 @@ def reply_headers(answer: Answer) -> RawReply:
 async def _relay_plain(request: web.BaseRequest, answer: Answer, silence_s: float) -> web.StreamResponse:
     """Pass on a plain answer: whole if it is small, so that a broken one is an error and not half an answer."""
     headers = reply_headers(answer)
-    length = next((int(v) for n, v in answer.headers if n.lower() == b"content-length" and v.isdigit()), 0)
-    if length <= HELD_ANSWER_BYTES:
-        body = await answer.body(HELD_ANSWER_BYTES)
+    body = await answer.whole(HELD_ANSWER_BYTES)
+    if body is not None:
         return web.Response(status=answer.status, body=body, headers=CIMultiDict(headers))
     reply = await StreamReply.start(request, answer.status, headers)
     try:

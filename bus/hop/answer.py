@@ -106,6 +106,36 @@ class Answer:
             self.abort()
         return b"".join(parts)
 
+    async def whole(self, limit: int) -> bytes | None:
+        """Wait for the whole body; None once it is longer than `limit`: it is still all there, to be forwarded.
+
+        Raises HopFailed if it broke; the answer is aborted if this is cancelled.
+        """
+        parts: list[bytes] = []
+        size = 0
+        is_longer: asyncio.Future[None] = self._loop.create_future()
+
+        def collect(data: bytes) -> None:
+            nonlocal size
+            size += len(data)
+            parts.append(data)
+            if size > limit:
+                self._sink, self._held, self._held_bytes = None, parts, size
+                self.pause()
+                is_longer.set_result(None)
+
+        self.forward(collect, silence_s=BODY_SILENCE_S)
+        try:
+            await asyncio.wait((self.end, is_longer), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+        if is_longer.done():
+            return None
+        if self.fault is not None:
+            raise self.fault
+        return b"".join(parts)
+
     async def ended(self) -> None:
         """Wait until the body is complete. Raises HopFailed if it broke."""
         if not self.end.done():

@@ -12,6 +12,9 @@ from bus.errors import ForebayError
 #: An idle connection is kept this long: longer than the other side keeps it, so that none is closed under a request.
 KEEPALIVE_S: Final = 75.0
 
+#: A request that still runs when a server is stopped has so long to end: whoever stops it has given it its time before.
+SHUTDOWN_S: Final = 0.5
+
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -48,12 +51,12 @@ class Listener:
             keepalive_timeout=KEEPALIVE_S,
             access_log=None,
         )
-        return cls(web.ServerRunner(server), host, port, reuse_port=reuse_port)
+        return cls(web.ServerRunner(server, shutdown_timeout=SHUTDOWN_S), host, port, reuse_port=reuse_port)
 
     @classmethod
     def of_app(cls, app: web.Application, host: str, port: int) -> "Listener":
         """Serve an application with routes."""
-        return cls(web.AppRunner(app, access_log=None), host, port)
+        return cls(web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S), host, port)
 
     async def start(self) -> None:
         """Bind and listen. Raises PortBusy."""
