@@ -192,3 +192,100 @@ async def serve() -> AsyncIterator[Serve]:
     await until(lambda: not [task for task in asyncio.all_tasks() - before if task is not mine and not task.done()])
     gc.collect(1)
     assert unseen == []
+
+
+class Caller:
+    """A client on a connection of its own, which reads only as far as it is told to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.status = 0
+        self.headers: dict[str, str] = {}
+
+    @classmethod
+    async def dial(cls, url: str) -> "Caller":
+        """Connect."""
+        host, _, port = url.removeprefix("http://").partition(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    @classmethod
+    async def ask(
+        cls, url: str, path: str, body: bytes = b"", *, method: str = "POST", headers: dict[str, str] | None = None
+    ) -> "Caller":
+        """Connect and send a whole request."""
+        caller = await cls.dial(url)
+        caller.say(head_of(method, path, len(body), headers) + body)
+        return caller
+
+    def say(self, data: bytes) -> None:
+        """Write bytes of a request."""
+        self._writer.write(data)
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether something of an answer has come that was not read yet."""
+        return bool(self._reader._buffer)
+
+    async def head(self) -> int:
+        """Read status and headers; the status."""
+        async with asyncio.timeout(DEADLINE_S):
+            lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        self.status = int(lines[0].split(" ")[1])
+        self.headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:] if line)}
+        return self.status
+
+    async def piece(self) -> bytes:
+        """Read one chunk of the body; empty at its end. Raises IncompleteReadError if it has none."""
+        async with asyncio.timeout(DEADLINE_S):
+            size = int(await self._reader.readuntil(b"\r\n"), 16)
+            data = await self._reader.readexactly(size)
+            await self._reader.readexactly(2)
+            return data
+
+    async def body(self) -> bytes:
+        """Read what is left of the body."""
+        if "content-length" in self.headers:
+            async with asyncio.timeout(DEADLINE_S):
+                return await self._reader.readexactly(int(self.headers["content-length"]))
+        parts = []
+        while data := await self.piece():
+            parts.append(data)
+        return b"".join(parts)
+
+    async def answer(self) -> tuple[int, bytes]:
+        """Read status and body."""
+        return await self.head(), await self.body()
+
+    def leave(self) -> None:
+        """Close at once."""
+        self._writer.transport.abort()
+
+
+def head_of(method: str, path: str, length: int, headers: dict[str, str] | None = None) -> bytes:
+    """Head of a request with a body of `length` bytes."""
+    lines = [f"{method} {path} HTTP/1.1", "host: x", f"content-length: {length}"]
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+class Callers:
+    """Makes callers, and closes those that are left."""
+
+    def __init__(self) -> None:
+        self._made: list[Caller] = []
+
+    async def ask(self, url: str, path: str, body: bytes = b"", **more: Any) -> Caller:
+        """Connect and send a whole request."""
+        self._made.append(await Caller.ask(url, path, body, **more))
+        return self._made[-1]
+
+    async def dial(self, url: str) -> Caller:
+        """Connect, and say nothing yet."""
+        self._made.append(await Caller.dial(url))
+        return self._made[-1]
+
+    def close(self) -> None:
+        """Close all."""
+        for caller in self._made:
+            caller.leave()

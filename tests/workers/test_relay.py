@@ -1,0 +1,539 @@
+"""A worker of ours between a raw client and a scripted engine: what passes, what is marked, what is left behind."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from bus.hop.headers import REFUSED, VERDICT
+from tests.hop.scripted import Asked, Peer, head_of, until
+from tests.workers.conftest import CHAT
+from workers.relay import HELD_ANSWER_BYTES
+
+EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}],"usage":null}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":20,"completion_tokens":3,"total_tokens":23}}\n\n'
+DONE = b"data: [DONE]\n\n"
+REFUSAL = b'data: {"error":{"message":"queue is full","type":"service_unavailable","param":null,"code":503}}\n\n'
+ANSWER = b'{"choices":[{"index":0,"text":"x"}],"usage":{"prompt_tokens":20,"completion_tokens":3}}'
+
+
+def stream(*events: bytes):
+    """An engine that answers with these events."""
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        peer.start_stream(*events, b"")
+
+    return respond
+
+
+def plain(body: bytes = ANSWER, **more: str):
+    """An engine that answers in one piece."""
+    return lambda peer, _: peer.answer(body, **more)
+
+
+async def waits(peer: Peer, _: Asked) -> None:
+    """An engine that takes a request and says nothing."""
+    await peer.gone()
+
+
+async def turns() -> None:
+    """Let everything run that can."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+# -- streams
+
+
+async def test_the_head_of_a_stream_leaves_only_with_the_first_event(site):
+    """The engine's 200 comes before it has decided; a comment is no event; the first event is a decision."""
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        peer.start_stream(b": keep-alive\n\n")
+        await may_go_on.wait()
+        peer.chunk(EVENT)
+        await may_end.wait()
+        peer.chunk(DONE)
+        peer.chunk(b"")
+
+    may_go_on, may_end = asyncio.Event(), asyncio.Event()
+    one = await site(respond)
+    caller = await one.ask()
+    await one.reaches(PREFILL=1)
+    await turns()
+    assert not caller.has_bytes
+    may_go_on.set()
+    assert await caller.head() == 200
+    assert VERDICT not in caller.headers
+    assert await caller.piece() == b": keep-alive\n\n" + EVENT
+    assert one.counts() == {"DECODE": 1}
+    may_end.set()
+    assert await caller.body() == DONE
+    await one.comes_to_rest()
+    assert one.outcomes() == {"answered": 1}
+
+
+async def test_a_refusal_inside_a_stream_of_status_200_is_marked_and_its_bytes_are_unchanged(site):
+    """The proxy may send the request elsewhere; the engine was not slow, so nothing is learned of its speed."""
+    one = await site(stream(REFUSAL, DONE))
+    caller = await one.ask()
+    assert await caller.answer() == (200, REFUSAL + DONE)
+    assert caller.headers[VERDICT] == REFUSED
+    await one.comes_to_rest()
+    assert one.outcomes() == {"failed": 1}
+    assert not one.instance.predictions
+
+
+async def test_an_error_after_the_first_event_passes_and_is_no_refusal(site):
+    """Also with a [DONE] after it, which the engine sends and we do not."""
+    error = REFUSAL.replace(b"503", b"500")
+    one = await site(stream(EVENT, error, DONE))
+    caller = await one.ask()
+    assert await caller.answer() == (200, EVENT + error + DONE)
+    assert VERDICT not in caller.headers
+    await one.comes_to_rest()
+    assert one.outcomes() == {"failed": 1}
+
+
+@pytest.mark.parametrize("half", [b"", EVENT[:10]], ids=["between events", "inside an event"])
+@pytest.mark.parametrize("is_crlf", [False, True], ids=["LF", "CRLF"])
+async def test_an_engine_that_resets_in_mid_stream_becomes_an_error_event_and_no_done(site, half, is_crlf):
+    """The half event that had come is left out, so that the error is an event of its own."""
+    event = EVENT.replace(b"\n", b"\r\n") if is_crlf else EVENT
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        peer.start_stream(event, half) if half else peer.start_stream(event)
+        await may_break.wait()
+        peer.reset()
+
+    may_break = asyncio.Event()
+    one = await site(respond)
+    caller = await one.ask()
+    await caller.head()
+    assert await caller.piece() == event
+    may_break.set()
+    rest = await caller.body()
+    assert rest.startswith(b'data: {"error":{"message":"the engine broke off')
+    assert rest.endswith(b"\n\n")
+    assert b"[DONE]" not in rest
+    await one.comes_to_rest()
+    assert one.outcomes() == {"failed": 1}
+
+
+async def test_a_break_inside_an_event_that_had_to_be_passed_on_ends_the_connection(site):
+    """An event too large to be held is half out: an error event would become part of it."""
+    huge = b'data: {"choices":[{"text":"' + b"x" * 400_000
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        peer.start_stream(EVENT, huge)
+        await may_break.wait()
+        peer.reset()
+
+    may_break = asyncio.Event()
+    one = await site(respond)
+    caller = await one.ask()
+    await caller.head()
+    got = b""
+    while len(got) < len(EVENT) + 300_000:
+        got += await caller.piece()
+    may_break.set()
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+        await caller.body()
+    await one.comes_to_rest()
+
+
+async def test_a_stream_that_falls_silent_after_its_first_event_ends_with_an_error(site):
+    """The limit for the first event may be long, the one between two bytes holds afterwards."""
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        peer.start_stream(EVENT)
+        await peer.gone()
+
+    one = await site(respond, first_event_timeout_s=600.0, silence_timeout_s=0.05)
+    caller = await one.ask()
+    status, body = await caller.answer()
+    assert status == 200
+    assert body.startswith(EVENT + b'data: {"error"')
+    await one.comes_to_rest()
+
+
+@pytest.mark.parametrize("head", [True, False], ids=["head and no event", "nothing at all"])
+async def test_no_first_event_in_time_is_a_504_that_may_go_elsewhere(site, head):
+    """Whether or not the engine has sent its 200."""
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        if head:
+            peer.start_stream(b": wait\n\n")
+        await peer.gone()
+
+    one = await site(respond, first_event_timeout_s=0.05, silence_timeout_s=0.05)
+    caller = await one.ask()
+    status, body = await caller.answer()
+    assert (status, caller.headers[VERDICT]) == (504, REFUSED)
+    assert b'"code":"engine_timeout"' in body
+    await one.comes_to_rest()
+
+
+async def test_a_stream_without_any_event_passes_as_it_is(site):
+    """An empty body, or one whose only line has no end, is the engine's own answer."""
+    one = await site(stream(b"data: x"))
+    assert await (await one.ask()).answer() == (200, b"data: x")
+
+
+# -- the usage event
+
+
+async def test_usage_is_asked_for_and_kept_from_a_client_that_did_not_ask(site):
+    """The engine's bytes pass but for that one event; what it said is learned from."""
+    one = await site(stream(EVENT, EVENT, USAGE, DONE))
+    body = b'{"model":"tiny","stream":true,"messages":[{"role":"user","content":"h\\u00e9"}]}'
+    caller = await one.ask(body, strips=True)
+    assert await caller.answer() == (200, EVENT + EVENT + DONE)
+    await one.comes_to_rest()
+    sent = one.posts[0].body
+    assert msgspec.json.decode(sent) == {**msgspec.json.decode(body), "stream_options": {"include_usage": True}}
+    assert sent.endswith(body[1:])
+    assert one.instance.timeline.output_tokens.samples == 1
+
+
+async def test_a_client_that_spoke_of_usage_gets_what_it_asked_for(site):
+    """Neither request nor answer is touched."""
+    one = await site(stream(EVENT, USAGE, DONE))
+    body = b'{"model":"tiny","stream":true,"stream_options":{"include_usage":true}}'
+    assert await (await one.ask(body)).answer() == (200, EVENT + USAGE + DONE)
+    assert one.posts[0].body == body
+
+
+# -- plain answers
+
+
+@pytest.mark.parametrize("status", ["200 OK", "400 Bad Request", "404 Not Found", "422 Unprocessable Entity"])
+async def test_status_headers_and_body_of_a_plain_answer_pass(site, status):
+    """An error that is the client's own is no refusal."""
+    one = await site(plain(ANSWER, status=status, more="x-engine: 1\r\nx-forebay-verdict: refused\r\n"))
+    caller = await one.ask(is_stream=False)
+    assert await caller.answer() == (int(status[:3]), ANSWER)
+    assert caller.headers["content-type"] == "application/json"
+    assert caller.headers["x-engine"] == "1"
+    assert VERDICT not in caller.headers
+    await one.comes_to_rest()
+    assert one.outcomes() == {"answered" if status.startswith("2") else "rejected": 1}
+
+
+@pytest.mark.parametrize("status", ["429 Too Many Requests", "500 Internal Server Error", "503 Service Unavailable"])
+async def test_a_refusal_of_the_engine_keeps_its_status_and_bytes_and_is_marked(site, status):
+    """For the case that there is no elsewhere; Retry-After of the engine included."""
+    one = await site(plain(b"Internal Server Error", status=status, kind="text/plain", more="retry-after: 7\r\n"))
+    caller = await one.ask(is_stream=False)
+    assert await caller.answer() == (int(status[:3]), b"Internal Server Error")
+    assert (caller.headers[VERDICT], caller.headers["retry-after"]) == (REFUSED, "7")
+
+
+async def test_a_plain_answer_that_breaks_is_a_502_that_may_go_elsewhere(site):
+    """Half an answer is no answer."""
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        peer.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{half")
+        await peer.drain()
+        peer.reset()
+
+    one = await site(respond)
+    caller = await one.ask(is_stream=False)
+    status, body = await caller.answer()
+    assert (status, caller.headers[VERDICT]) == (502, REFUSED)
+    assert b'"code":"engine_broke_off"' in body
+    await one.comes_to_rest()
+    assert one.outcomes() == {"failed": 1}
+
+
+async def test_a_plain_answer_teaches_the_length_of_answers(site):
+    """Its usage is read on its way."""
+    one = await site(plain())
+    await (await one.ask(is_stream=False)).answer()
+    await one.comes_to_rest()
+    assert one.instance.timeline.output_tokens.samples == 1
+
+
+@pytest.mark.parametrize("has_length", [True, False], ids=["with length", "chunked"])
+async def test_a_large_plain_answer_passes_whole(site, has_length):
+    """Larger than what is held: audio, or the embeddings of many texts."""
+    large = bytes(range(256)) * (HELD_ANSWER_BYTES // 256 + 100)
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        if has_length:
+            peer.answer(large, kind="audio/wav")
+        else:
+            peer.say(b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\ntransfer-encoding: chunked\r\n\r\n")
+            peer.chunk(large)
+            peer.chunk(b"")
+        await peer.drain()
+
+    one = await site(respond)
+    caller = await one.ask(is_stream=False, path="/v1/audio/speech")
+    status, body = await caller.answer()
+    assert (status, len(body), body == large) == (200, len(large), True)
+
+
+# -- what the engine is told
+
+
+async def test_the_engine_gets_the_request_as_it_is(site):
+    """Path, query, body and harmless headers; the request id; neither the client's key nor our own headers."""
+    one = await site(plain(), engine_key_file="")
+    one.instance.engine_headers.append((b"authorization", b"Bearer engine-key"))
+    body = b'  {"model":"tiny", "x":"\xc3\xa9"}'
+    await (
+        await one.ask(
+            body,
+            path="/v1/completions?trace=1",
+            x_request_id="abc",
+            authorization="Bearer client-key",
+            cookie="a=b",
+            x_custom="1",
+            connection="x-custom",
+            user_agent="me",
+        )
+    ).answer()
+    asked = one.posts[0]
+    assert (asked.target, asked.body) == ("/v1/completions?trace=1", body)
+    assert asked.headers["x-request-id"] == "abc"
+    assert asked.headers["user-agent"] == "me"
+    assert asked.headers["authorization"] == "Bearer engine-key"
+    assert not {"cookie", "x-custom", "x-forebay-reservation", "connection"} & asked.headers.keys()
+
+
+async def test_other_methods_pass_without_the_queue(site):
+    """Nothing is accepted, whatever the engine says."""
+    one = await site(plain())
+    caller = await one._callers.ask(one.url, "/v1/files/1", method="GET")
+    assert await caller.answer() == (404, b'{"detail":"Not Found"}')
+    assert one.outcomes() == {}
+
+
+# -- refusals of our own
+
+
+async def test_an_engine_that_cannot_be_reached_is_a_502_that_may_go_elsewhere(site):
+    """The connection is refused: nothing was sent."""
+    one = await site(plain(), engine_url="http://127.0.0.1:9")
+    caller = await one.ask()
+    status, body = await caller.answer()
+    assert (status, caller.headers[VERDICT]) == (502, REFUSED)
+    assert b'"code":"engine_unreachable"' in body
+    caller = await one._callers.ask(one.url, "/v1/files", method="GET")
+    assert await caller.head() == 502
+    await one.comes_to_rest()
+
+
+async def test_a_full_queue_is_a_429_with_retry_after(site):
+    """One slot, one may wait: the third is refused at once, and says when to come again."""
+    one = await site(waits, slots=1, queue_limit=1)
+    for index in range(2):
+        await one.ask()
+        await one.reaches(**({"PREFILL": 1} if index == 0 else {"PREFILL": 1, "READY_QUEUE": 1}))
+    caller = await one.ask()
+    status, body = await caller.answer()
+    assert (status, caller.headers[VERDICT]) == (429, REFUSED)
+    assert int(caller.headers["retry-after"]) >= 1
+    assert b'"code":"queue_full"' in body
+    assert one.outcomes() == {"refused": 1}
+    one._callers.close()
+    await one.comes_to_rest()
+
+
+async def test_a_draining_instance_refuses_and_finishes_what_runs(site):
+    """A new request may go elsewhere, the running one ends well."""
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        peer.start_stream(EVENT)
+        await may_end.wait()
+        peer.chunk(DONE)
+        peer.chunk(b"")
+
+    may_end = asyncio.Event()
+    one = await site(respond)
+    running = await one.ask()
+    await running.head()
+    one.instance.drain()
+    caller = await one.ask()
+    status, body = await caller.answer()
+    assert (status, caller.headers[VERDICT]) == (503, REFUSED)
+    assert b'"code":"instance_draining"' in body
+    may_end.set()
+    assert await running.body() == EVENT + DONE
+    await one.comes_to_rest()
+
+
+async def test_stopping_does_not_wait_for_a_request_that_hangs(site):
+    """The time to drain is the whole of it."""
+    one = await site(waits, drain_s=0.05)
+    await one.ask()
+    await one.reaches(PREFILL=1)
+    async with asyncio.timeout(3.0):
+        await one.worker.stop()
+
+
+# -- stages
+
+
+async def test_every_stage_shows_in_its_count(site):
+    """A body on its way is being prepared; one that is whole waits for the slot; one on the engine is in prefill."""
+    one = await site(waits, slots=1)
+    first = await one.ask()
+    await one.reaches(PREFILL=1)
+    second = await one.ask()
+    await one.reaches(PREFILL=1, READY_QUEUE=1)
+    third = await one.dial()
+    third.say(head_of("POST", CHAT, 100) + b"{half")
+    await one.reaches(PREFILL=1, READY_QUEUE=1, PREPARING=1)
+    record = one.instance._make_record(1, 1)
+    assert (record.pending_prefill_count, record.ready_queue_depth, record.active_prepare, record.inflight) == (
+        1,
+        1,
+        1,
+        3,
+    )
+    third.leave()
+    await one.reaches(PREFILL=1, READY_QUEUE=1)
+    second.leave()
+    await one.reaches(PREFILL=1)
+    first.leave()
+    await one.comes_to_rest()
+    assert one.outcomes() == {"cancelled": 3}
+
+
+async def test_bodies_beyond_the_preparing_ones_wait_in_their_queue(site):
+    """One is prepared at a time: the second waits, also if it is whole."""
+    one = await site(plain(), prepare_concurrency=1)
+    slow = await one.dial()
+    slow.say(head_of("POST", CHAT, 2))
+    await one.reaches(PREPARING=1)
+    fast = await one.ask()
+    await one.reaches(PREPARING=1, PREPARE_QUEUE=1)
+    slow.say(b"{}")
+    assert (await slow.answer())[0] == (await fast.answer())[0] == 200
+    await one.comes_to_rest()
+
+
+async def test_one_id_may_be_used_by_many_requests_at_once(site):
+    """Clients repeat themselves; each request counts, in whatever order they come and go."""
+    one = await site(waits, slots=8)
+    one.bus.fall_silent()  # so that nothing that is published tells them apart
+    other = await one.ask(x_request_id="other")
+    await one.reaches(PREFILL=1)
+    for count in (2, 3):
+        await one.ask(x_request_id="same")
+        await one.reaches(PREFILL=count)
+    other.leave()
+    await one.reaches(PREFILL=2)
+    for count in (3, 4):
+        await one.ask(x_request_id="same")
+        await one.reaches(PREFILL=count)
+    one.bus.speak_again()
+    one._callers.close()
+    await one.comes_to_rest()
+    assert one.outcomes() == {"cancelled": 5}
+
+
+# -- a client that leaves
+
+
+@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "plain"])
+async def test_a_client_that_leaves_before_the_answer_is_seen_by_the_engine(site, is_stream):
+    """Its connection closes, and slot and counts are free."""
+    left = asyncio.Event()
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        await peer.gone()
+        left.set()
+
+    one = await site(respond)
+    caller = await one.ask(is_stream=is_stream)
+    await until(lambda: one.posts)
+    caller.leave()
+    await asyncio.wait_for(left.wait(), 5.0)
+    await one.comes_to_rest()
+    assert one.outcomes() == {"cancelled": 1}
+
+
+async def test_a_client_that_leaves_in_mid_stream_is_seen_by_the_engine(site):
+    """Also while the engine is sending more than the client reads."""
+    left = asyncio.Event()
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        peer.start_stream(EVENT)
+        try:
+            while True:
+                peer.chunk(EVENT * 500)
+                await peer.drain()
+        finally:
+            left.set()
+
+    one = await site(respond)
+    caller = await one.ask()
+    await caller.head()
+    caller.leave()
+    await asyncio.wait_for(left.wait(), 5.0)
+    await one.comes_to_rest()
+    assert one.outcomes() == {"cancelled": 1}
+
+
+async def test_a_waiting_client_that_leaves_never_reaches_the_engine(site):
+    """And the one behind it gets the slot."""
+    gate = asyncio.Event()
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        await gate.wait()
+        peer.answer(ANSWER)
+
+    one = await site(respond, slots=1)
+    first = await one.ask()
+    await one.reaches(PREFILL=1)
+    second = await one.ask(x_request_id="gone")
+    await one.reaches(PREFILL=1, READY_QUEUE=1)
+    third = await one.ask(x_request_id="behind")
+    await one.reaches(PREFILL=1, READY_QUEUE=2)
+    second.leave()
+    await one.reaches(PREFILL=1, READY_QUEUE=1)
+    gate.set()
+    assert await first.answer() == await third.answer() == (200, ANSWER)
+    assert [asked.headers.get("x-request-id") for asked in one.posts] == [None, "behind"]
+
+
+async def test_a_storm_of_requests_leaves_nothing(site):
+    """A hundred requests that end in every way: all places are free again and every end is counted once."""
+    ways = ["stream", "plain", "refuse", "reset", "break", "leave", "bad"]
+
+    async def respond(peer: Peer, asked: Asked) -> None:
+        way = msgspec.json.decode(asked.body)["way"]
+        if way == "stream":
+            peer.start_stream(EVENT, USAGE, DONE, b"")
+        elif way == "plain":
+            peer.answer(ANSWER)
+        elif way == "refuse":
+            peer.answer(b"{}", status="503 No")
+        elif way == "reset":
+            peer.reset()
+        elif way == "break":
+            peer.start_stream(EVENT)
+            await peer.drain()
+            peer.reset()
+        elif way == "bad":
+            peer.answer(b"{}", status="400 Bad")
+        else:
+            await peer.gone()
+
+    async def one_request(way: str) -> None:
+        caller = await one.ask(msgspec.json.encode({"way": way}), strips=True, is_stream=way != "plain")
+        if way == "leave":
+            await turns()
+            caller.leave()
+        else:
+            await caller.answer()
+
+    one = await site(respond, slots=3, queue_limit=1000)
+    await asyncio.gather(*(one_request(ways[index % len(ways)]) for index in range(105)))
+    await one.comes_to_rest()
+    outcomes = one.outcomes()
+    assert sum(outcomes.values()) == 105
+    assert outcomes == {"answered": 30, "failed": 45, "rejected": 15, "cancelled": 15}
