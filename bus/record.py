@@ -86,7 +86,12 @@ class PressureRecord(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_
 
     # learned
     mean_output_tokens: Amount | None = None
-    bytes_per_token: Amount | None = None
+    tokens_per_kb_letters: Count | None = None
+    """Tokens of 1 000 bytes of ASCII letters and spaces, see bus/tokens.py."""
+    tokens_per_kb_symbols: Count | None = None
+    """The same of digits, punctuation and line ends."""
+    tokens_per_kb_wide: Count | None = None
+    """The same of UTF-8 beyond ASCII."""
 
     @property
     def state(self) -> State:

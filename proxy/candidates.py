@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from bus.in_transit import Reserved
+from bus.tokens import TextBytes
 from bus.view import Pressure
 
 Tier = Literal["measured", "in_flight", "round_robin"]
@@ -21,8 +22,10 @@ class RequestWork(msgspec.Struct, frozen=True, kw_only=True):
     """What a request asks of an engine, as far as the proxy can see."""
 
     prompt_tokens: int
-    text_bytes: int
-    """Bytes of prompt text that `prompt_tokens` was estimated from."""
+    text: TextBytes | None = None
+    """Prompt text that `prompt_tokens` was estimated from; None: it was counted, or there is more than text."""
+    sequences: int = 1
+    """Answers that run at once on the engine."""
     output_cap: int | None = None
     is_stream: bool = False
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from bus.record import LARGEST
+from bus.tokens import TextBytes, count_text, count_token_ids
 
 #: Paths whose answer can be an event stream in which an engine sends a usage event when it is asked to.
 USAGE_ON_REQUEST: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
@@ -28,8 +29,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What was found in a request."""
 
     model: str | None = None
-    text_bytes: int = 0
-    """Bytes of the prompt as it stands in the body."""
+    text: TextBytes = TextBytes()
+    """Bytes of the prompt, by class."""
+    exact_tokens: int | None = None
+    """Tokens of a prompt that came as token ids."""
+    is_text_only: bool = True
+    """Whether the prompt is nothing but text: media have tokens that no byte tells."""
+    sequences: int = 1
+    """Answers asked for: `n` for each prompt."""
     output_cap: int | None = None
     is_stream: bool = False
     wants_usage: bool = True
@@ -43,6 +50,7 @@ class _Body(msgspec.Struct):
     max_tokens: Any = None
     max_completion_tokens: Any = None
     max_output_tokens: Any = None
+    n: Any = None
     messages: msgspec.Raw = msgspec.Raw(b"")
     prompt: msgspec.Raw = msgspec.Raw(b"")
     input: msgspec.Raw = msgspec.Raw(b"")
@@ -50,6 +58,13 @@ class _Body(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Body).decode
+_decode_prompts = msgspec.json.Decoder(list[Any]).decode
+
+#: Parts of a message that are no text; their tokens depend on the engine.
+_MEDIA: Final = (b'"image_url"', b'"input_audio"', b'"input_image"', b'"video_url"', b'"file"')
+
+#: More answers than this to one prompt are not believed.
+MOST_SEQUENCES: Final = 1024
 
 
 def read_facts(path: str, body: bytes) -> Facts:
@@ -65,15 +80,33 @@ def read_facts(path: str, body: bytes) -> Facts:
     if decoded.model is not None and not isinstance(decoded.model, str):
         raise BadRequest("model must be a string", "model")
     is_stream = decoded.stream is True
+    prompt = b"".join((bytes(decoded.messages), bytes(decoded.prompt), bytes(decoded.input), bytes(decoded.documents)))
+    text = count_text(prompt)
     return Facts(
         model=decoded.model,
-        text_bytes=sum(
-            len(bytes(part)) for part in (decoded.messages, decoded.prompt, decoded.input, decoded.documents)
-        ),
+        text=text,
+        exact_tokens=count_token_ids(prompt),
+        is_text_only=2 * len(text) > len(prompt) and not any(kind in prompt for kind in _MEDIA),
+        sequences=_number(decoded.n, largest=MOST_SEQUENCES) * _prompts(bytes(decoded.prompt)),
         output_cap=0 if path in NO_DECODE else _cap(decoded),
         is_stream=is_stream,
         wants_usage=not (is_stream and decoded.stream_options is None and path in USAGE_ON_REQUEST),
     )
+
+
+def _number(value: object, *, largest: int) -> int:
+    """A whole number from 1 to `largest`; 1 for anything else, which is the engine's to refuse."""
+    return value if type(value) is int and 1 <= value <= largest else 1
+
+
+def _prompts(prompt: bytes) -> int:
+    """How many prompts a `prompt` has: a list of strings or of lists of token ids has several."""
+    if prompt[:1] != b"[":
+        return 1
+    try:
+        return max(1, sum(isinstance(item, (str, list)) for item in _decode_prompts(prompt)))
+    except (msgspec.DecodeError, RecursionError):
+        return 1
 
 
 def _cap(body: _Body) -> int | None:

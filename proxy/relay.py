@@ -189,7 +189,8 @@ def _ticket(selected: Selected, facts: Facts) -> str:
         Ticket(
             reservation=selected.reservation,
             tokens=selected.work.prompt_tokens,
-            text_bytes=selected.work.text_bytes,
+            text=selected.work.text,
+            sequences=selected.work.sequences,
             output=facts.output_cap,
             is_stream=facts.is_stream,
             strips_usage=not facts.wants_usage,

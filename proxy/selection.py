@@ -15,7 +15,9 @@ import msgspec
 from bus.errors import ForebayError
 from bus.in_transit import OLDEST_VIEW_US, InTransit
 from bus.reader import Reader
+from bus.record import TYPICAL_PROMPT_TOKENS
 from bus.reservations import Reservations, new_reservation_id
+from bus.tokens import TokenRates
 from bus.view import PoolView, Pressure
 from proxy.candidates import Candidate, Choice, Evaluation, RequestWork
 from proxy.ejection import Ejections
@@ -25,9 +27,6 @@ from proxy.strategies.base import Strategy, offers, rank
 
 #: Decisions kept for /debug/selections.
 DECISIONS_KEPT: Final = 256
-
-#: Bytes of prompt text a token has where no worker has learned better.
-PRIOR_BYTES_PER_TOKEN: Final = 4.0
 
 
 class UnknownModel(ForebayError):
@@ -138,7 +137,7 @@ class Selection:
         found = view.live(self._clock())
         if not found:
             return [], None
-        work = RequestWork(prompt_tokens=1024, text_bytes=4096)
+        work = RequestWork(prompt_tokens=TYPICAL_PROMPT_TOKENS)
         return found, self.strategy.evaluate(self._candidates(found), work, self._rng)
 
     async def _decide(
@@ -179,14 +178,32 @@ class Selection:
 
 
 def request_work(facts: Facts, found: list[Pressure]) -> RequestWork:
-    """Tokens of a request, by the bytes a token has for those who serve its model."""
-    ratios = [r for p in found if p.record is not None and (r := p.record.bytes_per_token)]
-    bytes_per_token = median(ratios) if ratios else PRIOR_BYTES_PER_TOKEN
+    """What a request asks for; its tokens as those who serve its model have learned to count them."""
+    tokens = facts.exact_tokens
+    if tokens is None:
+        tokens = _token_rates(found).tokens(facts.text)
     return RequestWork(
-        prompt_tokens=max(1, round(facts.text_bytes / bytes_per_token)),
-        text_bytes=facts.text_bytes,
+        prompt_tokens=max(1, tokens),
+        text=facts.text if facts.exact_tokens is None and facts.is_text_only else None,
+        sequences=facts.sequences,
         output_cap=facts.output_cap,
         is_stream=facts.is_stream,
+    )
+
+
+def _token_rates(found: list[Pressure]) -> TokenRates:
+    """Median of the rates that instances have learned, class by class; the prior where nobody has."""
+    prior = TokenRates()
+    records = [pressure.record for pressure in found if pressure.record is not None]
+
+    def rate(name: str, fallback: float) -> float:
+        known = [value for record in records if (value := getattr(record, name)) is not None]
+        return median(known) / 1000 if known else fallback
+
+    return TokenRates(
+        rate("tokens_per_kb_letters", prior.letters),
+        rate("tokens_per_kb_symbols", prior.symbols),
+        rate("tokens_per_kb_wide", prior.wide),
     )
 
 

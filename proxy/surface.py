@@ -149,7 +149,7 @@ async def _facts(request: web.BaseRequest, path: str, body: bytes) -> Facts:
             model = await model_of_multipart(request.headers["content-type"], body)
         except ValueError as fault:
             raise BadRequest(f"the body is not multipart: {fault}") from fault
-        return Facts(model=model, text_bytes=0)
+        return Facts(model=model, is_text_only=False)
     return read_facts(path, body)
 
 

@@ -1,13 +1,10 @@
-"""How long answers are and how many bytes a token has: running means that forget slowly. No I/O, no clock."""
+"""How long answers are and how often requests come: running estimates that forget slowly. No I/O, no clock."""
 
 import math
 from typing import Final
 
 #: Weight of a new sample once the mean is settled: a memory of about 100 requests.
 MEAN_WEIGHT: Final = 0.01
-
-#: Bytes of a request body that make one prompt token, until an engine's `usage` has said better.
-PRIOR_BYTES_PER_TOKEN: Final = 4.0
 
 
 class RunningMean:

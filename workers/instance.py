@@ -18,15 +18,17 @@ from bus.hop.headers import RawHeaders, Ticket
 from bus.publisher import Publisher
 from bus.record import PressureRecord
 from bus.registration import Registration, RegistrationState
+from bus.tokens import TextBytes
 from workers.calibration import Calibration
 from workers.config import InstanceConfig, WorkerConfig
 from workers.engine_watch import EngineWatch
-from workers.estimates import PRIOR_BYTES_PER_TOKEN, RateMeter, RunningMean
+from workers.estimates import RateMeter, RunningMean
 from workers.gate import Gate
 from workers.metrics import WorkerMetrics
 from workers.pressure import make_record
 from workers.sse import Usage
 from workers.timeline import Request, Stage, Timeline, Work
+from workers.token_rates import LearnedTokenRates
 
 #: Predictions kept for /debug/predictions.
 PREDICTIONS_KEPT: Final = 2048
@@ -84,7 +86,7 @@ class Instance:
         self._clock = clock
         self._rate = RateMeter()
         self._repeats = 0
-        self._bytes_per_token = RunningMean(PRIOR_BYTES_PER_TOKEN)
+        self._token_rates = LearnedTokenRates()
         self.publisher = Publisher(
             bus,
             pool=config.pool,
@@ -119,7 +121,7 @@ class Instance:
         if self.timeline.waiting >= self.config.queue_limit and len(self.timeline) >= self.config.slots:
             wait_s = self.timeline.plan(now).wait_s
             raise Refused(429, "queue_full", f"the queue of instance {self.id} is full", retry_after_s=wait_s)
-        work = Work(ticket.tokens, ticket.output, ticket.is_stream)
+        work = Work(ticket.tokens, ticket.output, ticket.is_stream, ticket.sequences)
         request = self.timeline.accept(self._unique(request_id), work, now)
         self._rate.count(now)
         self.publisher.arrived(ticket.reservation)
@@ -138,15 +140,20 @@ class Instance:
         self.publisher.changed()
 
     def finish(
-        self, request: Request, outcome: str, *, usage: Usage | None = None, text_bytes: int | None = None
+        self, request: Request, outcome: str, *, usage: Usage | None = None, text: TextBytes | None = None
     ) -> None:
         """A request has left, whatever the way; the second time changes nothing."""
-        is_success = outcome == "answered"
-        tokens = usage.completion_tokens if usage else None
-        if not self.timeline.finish(request, self._clock(), output_tokens=tokens, is_success=is_success):
+        is_gone = not self.timeline.finish(
+            request,
+            self._clock(),
+            output_tokens=_each(usage.completion_tokens, request.work.sequences) if usage else None,
+            prefilled_tokens=_uncached(usage) if usage else None,
+            is_success=outcome == "answered",
+        )
+        if is_gone:
             return
-        if usage is not None and usage.prompt_tokens and text_bytes:
-            self._bytes_per_token.learn(text_bytes / usage.prompt_tokens)
+        if usage is not None and usage.prompt_tokens and text is not None:
+            self._token_rates.learn(text, usage.prompt_tokens)
         self.metrics.count(outcome)
         if not len(self.timeline):
             self._idle.set()
@@ -186,7 +193,7 @@ class Instance:
             sequence=sequence,
             is_draining=self.state != "ready",
             rate=self._rate,
-            bytes_per_token=self._bytes_per_token,
+            token_rates=self._token_rates.rates,
             now=self._clock(),
         )
 
@@ -216,3 +223,15 @@ class Instance:
             self._repeats += 1
             unique = f"{request_id}#{self._repeats}"
         return unique
+
+
+def _each(tokens: int | None, sequences: int) -> int | None:
+    """Tokens of one answer of several."""
+    return None if tokens is None else round(tokens / sequences)
+
+
+def _uncached(usage: Usage) -> int | None:
+    """Prompt tokens that the engine's prefix cache did not hold."""
+    if usage.prompt_tokens is None:
+        return None
+    return max(0, usage.prompt_tokens - (usage.cached_tokens or 0))

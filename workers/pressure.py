@@ -3,8 +3,9 @@
 import math
 
 from bus.record import PressureRecord
+from bus.tokens import TokenRates
 from workers.engines import EngineLoad
-from workers.estimates import RateMeter, RunningMean
+from workers.estimates import RateMeter
 from workers.timeline import Stage, Timeline
 
 
@@ -16,7 +17,7 @@ def make_record(
     sequence: int,
     is_draining: bool,
     rate: RateMeter,
-    bytes_per_token: RunningMean,
+    token_rates: TokenRates,
     now: float,
 ) -> PressureRecord:
     """Pressure of an instance at `now`. Durations are rounded up: what is not over never reads zero."""
@@ -50,7 +51,9 @@ def make_record(
         decode_slope_ms=calibration.decode_slope_s * 1000,
         qps_1m=rate.per_s(now),
         mean_output_tokens=round(timeline.output_tokens.value),
-        bytes_per_token=bytes_per_token.value,
+        tokens_per_kb_letters=round(token_rates.letters * 1000),
+        tokens_per_kb_symbols=round(token_rates.symbols * 1000),
+        tokens_per_kb_wide=round(token_rates.wide * 1000),
     )
 
 

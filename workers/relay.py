@@ -176,7 +176,7 @@ class _Exchange:
         return reply.response
 
     def _finish(self, usage: Usage | None) -> None:
-        self._instance.finish(self._entry, self.outcome, usage=usage, text_bytes=self._ticket.text_bytes)
+        self._instance.finish(self._entry, self.outcome, usage=usage, text=self._ticket.text)
 
 
 class _Stream:

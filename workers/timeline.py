@@ -15,13 +15,11 @@ import msgspec
 
 from workers.calibration import Calibration
 from workers.estimates import RunningMean, remaining_output
+from workers.prefill_samples import Piece, PrefillSamples
 
 #: What is overdue is expected to take this share of the longer of its plan and its time so far: never zero, and the
 #: longer it hangs the longer it is expected to hang.
 OVERDUE_SHARE: Final = 0.1
-
-#: First tokens this close together came from one step of the engine: their prefills were one piece of work.
-SAME_STEP_S: Final = 0.003
 
 
 class Stage(IntEnum):
@@ -44,6 +42,8 @@ class Work(msgspec.Struct, frozen=True):
     """Most tokens it may produce; 0 for an embedding, None where the request sets no limit."""
     is_stream: bool = True
     """Whether its first token will be seen; a plain answer comes in one piece at its end."""
+    sequences: int = 1
+    """Answers that it is: they are decoded beside each other."""
 
 
 class Request(msgspec.Struct):
@@ -61,6 +61,8 @@ class Request(msgspec.Struct):
     """Value of the timeline's decode integral when this request began to decode."""
     prefill_begun_s: float = 0.0
     """When it had the prefill server for itself, once that is known."""
+    piece: Piece | None = None
+    """The prefill that its first token ended."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -104,7 +106,7 @@ class Timeline:
         self._counts = [0] * len(Stage)
         self._line: dict[str, Request] = {}  # PREFILL stage, in the order of dispatch
         self._head_since_s = 0.0  # since when the first of the line has had the prefill server for itself
-        self._sample: tuple[int, float, float] | None = None  # prefill seen and not yet learned: tokens, begin, end
+        self._samples = PrefillSamples(calibration.learn_prefill)
         self._decode_integral = 0.0  # of the number of decoding requests over time
         self._integral_at_s = 0.0
 
@@ -171,19 +173,29 @@ class Timeline:
         request.work = work
 
     def finish(
-        self, request: Request, now: float, *, output_tokens: int | None = None, is_success: bool = True
+        self,
+        request: Request,
+        now: float,
+        *,
+        output_tokens: int | None = None,
+        prefilled_tokens: int | None = None,
+        is_success: bool = True,
     ) -> bool:
         """Remove a request on any way out: end, failure or cancel. False if it was gone already.
 
-        A success teaches: the decode step if the tokens are known, and for an answer that came in one piece the whole.
+        A success teaches: the decode step if the output tokens are known, and for an answer that came in one piece the
+        whole. `prefilled_tokens` are the prompt tokens that no cache held, where the engine has told.
         """
         if self._requests.get(request.id) is not request:  # gone, and its id may belong to another by now
             return False
         self._assume_first_tokens(now)
         self._integrate(now)
         del self._requests[request.id]
+        tokens = request.work.prompt_tokens if prefilled_tokens is None else prefilled_tokens
+        if request.piece is not None:
+            self._samples.settle(request.piece, tokens)
         if is_success:
-            self._learn_from_end(request, now, output_tokens)
+            self._learn_from_end(request, now, output_tokens, tokens)
         if request.stage is Stage.PREFILL:
             self._leave_line(request, now, got_first_token=False)
         self._counts[request.stage] -= 1
@@ -275,38 +287,27 @@ class Timeline:
         was_head = next(iter(self._line.values())) is request
         del self._line[request.id]
         if got_first_token:
-            self._observe_prefill(request, now)
+            request.piece = self._samples.first_token(
+                dispatched_s=request.dispatched_s, alone_since_s=self._head_since_s, now=now
+            )
         if got_first_token or was_head:
             self._head_since_s = now
 
-    def _observe_prefill(self, request: Request, now: float) -> None:
-        """Collect one prefill; those that one step of the engine answered are learned as one."""
-        tokens = request.work.prompt_tokens
-        if self._sample is not None:
-            seen_tokens, begin_s, end_s = self._sample
-            if now - end_s <= SAME_STEP_S and request.dispatched_s <= end_s:
-                self._sample = (seen_tokens + tokens, begin_s, now)
-                return
-            self.calibration.learn_prefill(seen_tokens, end_s - begin_s)
-        self._sample = (tokens, max(request.dispatched_s, self._head_since_s), now)
-
-    def _learn_from_end(self, request: Request, now: float, output_tokens: int | None) -> None:
+    def _learn_from_end(self, request: Request, now: float, output_tokens: int | None, prefilled_tokens: int) -> None:
         if output_tokens is not None and request.work.output_cap != 0:
             self.output_tokens.learn(output_tokens)
         if not request.work.is_stream:
             if request.stage >= Stage.PREFILL and output_tokens is not None:
-                self._learn_from_plain_answer(request, now, output_tokens)
+                self._learn_from_plain_answer(request, now, output_tokens, prefilled_tokens)
         elif request.stage is Stage.DECODE and output_tokens is not None and output_tokens > 1:
             seconds = now - request.first_token_s
             if seconds > 0:
                 running = (self._decode_integral - request.decoding_at_first_token) / seconds
                 self.calibration.learn_decode_step(running, seconds / (output_tokens - 1))
 
-    def _learn_from_plain_answer(self, request: Request, now: float, output_tokens: int) -> None:
+    def _learn_from_plain_answer(self, request: Request, now: float, output_tokens: int, prefilled_tokens: int) -> None:
         begun_s = request.prefill_begun_s or max(request.dispatched_s, self._head_since_s)
-        self.calibration.learn_whole_answer(
-            request.work.prompt_tokens, output_tokens, max(self.on_engine, 1), now - begun_s
-        )
+        self.calibration.learn_whole_answer(prefilled_tokens, output_tokens, max(self.on_engine, 1), now - begun_s)
 
     def _integrate(self, now: float) -> None:
         if now > self._integral_at_s:

@@ -2,10 +2,11 @@
 
 Between proxy and worker:
 
-- `x-forebay-reservation: ID;tokens=N;bytes=B;output=M;stream=1;strip=1` says what work this request is. `tokens` are
-  prompt tokens as the proxy estimates them, `bytes` the bytes of prompt text they were estimated from, `output` the
-  most tokens it may produce (absent: not limited), `stream` that an event stream is asked for, `strip` that the client
-  did not ask for the usage event: the worker may ask for it, and the client must not see it.
+- `x-forebay-reservation: ID;tokens=N;text=L.S.W;output=M;sequences=S;stream=1;strip=1` says what work this request is.
+  `tokens` are prompt tokens as the proxy estimates them; `text` the bytes of prompt text by class that they were
+  estimated from (bus/tokens.py; absent: they were counted, or there is more than text); `output` the most tokens it may
+  produce (absent: not limited); `sequences` the answers asked for (absent: 1); `stream` that an event stream is asked
+  for; `strip` that the client did not ask for the usage event: the worker may, and the client must not see it.
 - `x-forebay-verdict: refused` on an answer: nothing of the request was done, it may be sent elsewhere. The answer still
   carries the engine's own status and bytes, for the case that there is no elsewhere.
 
@@ -16,6 +17,8 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
+
+from bus.tokens import TextBytes
 
 RESERVATION: Final = "x-forebay-reservation"
 VERDICT: Final = "x-forebay-verdict"
@@ -56,10 +59,12 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     reservation: str
     tokens: int
     """Prompt tokens, at least 1."""
-    text_bytes: int | None = None
-    """Bytes of prompt text that `tokens` was estimated from; None: it was not."""
+    text: TextBytes | None = None
+    """Prompt text that `tokens` was estimated from; None: it was not."""
     output: int | None = None
     """Most tokens that may be produced; None: the request sets no limit."""
+    sequences: int = 1
+    """Answers that run at once on the engine."""
     is_stream: bool = False
     strips_usage: bool = False
 
@@ -71,10 +76,12 @@ def write_ticket(ticket: Ticket) -> str:
     'r1;tokens=120;output=64;stream=1'
     """
     parts = [ticket.reservation, f"tokens={ticket.tokens}"]
-    if ticket.text_bytes is not None:
-        parts.append(f"bytes={ticket.text_bytes}")
+    if ticket.text is not None:
+        parts.append(f"text={ticket.text.letters}.{ticket.text.symbols}.{ticket.text.wide}")
     if ticket.output is not None:
         parts.append(f"output={ticket.output}")
+    if ticket.sequences > 1:
+        parts.append(f"sequences={ticket.sequences}")
     if ticket.is_stream:
         parts.append("stream=1")
     if ticket.strips_usage:
@@ -92,14 +99,21 @@ def read_ticket(value: str) -> Ticket | None:
     """
     reservation, *parameters = value.split(";")
     known = dict(part.split("=", 1) for part in parameters if "=" in part)
-    tokens, text_bytes, output = known.get("tokens", ""), known.get("bytes", "0"), known.get("output", "0")
-    if not reservation or not is_amount(tokens) or not _is_count(text_bytes) or not _is_count(output):
+    tokens, output, sequences = known.get("tokens", ""), known.get("output", "0"), known.get("sequences", "1")
+    text = known.get("text", "0.0.0").split(".")
+    counts = (output, *text)
+    if (
+        not reservation
+        or len(text) != 3
+        or not (is_amount(tokens) and is_amount(sequences) and all(map(_is_count, counts)))
+    ):
         return None
     return Ticket(
         reservation=reservation,
         tokens=int(tokens),
-        text_bytes=int(text_bytes) if "bytes" in known else None,
+        text=TextBytes(*map(int, text)) if "text" in known else None,
         output=int(output) if "output" in known else None,
+        sequences=int(sequences),
         is_stream=known.get("stream") == "1",
         strips_usage=known.get("strip") == "1",
     )

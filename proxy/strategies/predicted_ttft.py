@@ -96,7 +96,7 @@ class PredictedTTFT:
         token_s = prefill_slope_s(speed, fixed_s)
         prefill_s = fixed_s + request.prompt_tokens * token_s
         output = mean_output if request.output_cap is None else min(mean_output, request.output_cap)
-        delay_s = prefill_s + output * step_slope_s
+        delay_s = prefill_s + output * request.sequences * step_slope_s
         k = kv_usage + tokens / kv_capacity if kv_capacity else kv_usage
         barrier_slope = kv_barrier_slope_s(k, weight_s=settings.kv_pressure_weight, clamp=settings.kv_clamp)
         terms = (

@@ -42,13 +42,15 @@ TYPICAL = PressureRecord(
     engine_running=24,
     engine_waiting=3,
     kv_capacity_tokens=260_000,
-    prefill_tokens_per_s=4_312.5,
+    prefill_tokens_per_s=4_312,
     prefill_fixed_ms=12.5,
     decode_step_ms=31.25,
     decode_slope_ms=0.75,
     qps_1m=3.5,
-    mean_output_tokens=211.75,
-    bytes_per_token=4.2,
+    mean_output_tokens=212,
+    tokens_per_kb_letters=220,
+    tokens_per_kb_symbols=450,
+    tokens_per_kb_wide=330,
 )
 
 
@@ -186,7 +188,7 @@ def test_a_bad_number_is_unknown_and_spares_its_neighbours(name, bad):
 def test_both_ways_of_decoding_believe_the_same(name, value):
     """Whether a neighbour is broken makes no difference to what is believed of a signal."""
     at = SIGNALS.index(name)
-    neighbour = SIGNALS.index("bytes_per_token")
+    neighbour = SIGNALS.index("mean_output_tokens")
     values: list[object] = [None] * len(SIGNALS)
     values[at] = value if not isinstance(value, int) or -(2**63) <= value < 2**64 else None
     alone = decode_record(wire(*values))

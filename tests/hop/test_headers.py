@@ -5,13 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.hop.headers import HOP_BY_HOP, PRIVATE, Ticket, forwardable, header, read_ticket, write_ticket
+from bus.tokens import TextBytes
 
 COUNT = st.integers(0, 10**12)
 TICKETS = st.builds(
     Ticket,
     reservation=st.text(st.characters(codec="ascii", categories=["L", "N", "P"], exclude_characters=";"), min_size=1),
     tokens=st.integers(1, 10**12),
-    text_bytes=st.none() | COUNT,
+    text=st.none() | st.builds(TextBytes, COUNT, COUNT, COUNT),
+        sequences=st.integers(1, 1000),
     output=st.none() | COUNT,
     is_stream=st.booleans(),
     strips_usage=st.booleans(),
@@ -43,7 +45,7 @@ def test_no_header_value_raises(value):
         "r1;tokens=NaN",
         "r1;tokens=\u0663",
         "r1;tokens=1000000000001",
-        "r1;tokens=3;bytes=-1",
+        "r1;tokens=3;text=-1.2.3",
         "r1;tokens=3;output=x",
         "r1;tokens=3;output=" + "9" * 5000,
     ],

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from bus.record import decode_record, encode_record
+from bus.tokens import TokenRates
 from workers.calibration import Calibration
 from workers.engines import EngineLoad
 from workers.estimates import RateMeter, RunningMean
@@ -50,7 +51,7 @@ def record_of(timeline: Timeline, now: float):
         sequence=1,
         is_draining=False,
         rate=RateMeter(),
-        bytes_per_token=RunningMean(4.0),
+        token_rates=TokenRates(),
         now=now,
     )
     decoded = decode_record(encode_record(record))
