@@ -30,7 +30,7 @@ BAD_NUMBERS = {
 @pytest.fixture
 async def pool(bus):
     """Give three instances, of which "bad" is about to be spoilt, and a reader that has seen them."""
-    workers = {name: Worker(bus.client, name) for name in ("bad", "good-1", "good-2")}
+    workers = {name: Worker(bus.client, name, ttl_ms=60_000) for name in ("bad", "good-1", "good-2")}
     for worker in workers.values():
         worker.signals = {"inflight": 3, "kv_usage": 0.5}
         await worker.publish()

@@ -17,9 +17,9 @@ def reader(bus, *, timeout_s: float = 5.0, budget_s: float = 5.0, **more) -> Rea
     return Reader(bus.connect(timeout_s), POOL, budget_s=budget_s, **more)
 
 
-async def fleet(bus, count: int) -> list[Worker]:
-    """Workers that have published once, the i-th with i requests in flight."""
-    workers = [Worker(bus.client, f"i{number}") for number in range(count)]
+async def fleet(bus, count: int, *, ttl_ms: int = 60_000) -> list[Worker]:
+    """Workers that have published once, the i-th with i requests in flight; no busy machine outlasts their TTL."""
+    workers = [Worker(bus.client, f"i{number}", ttl_ms=ttl_ms) for number in range(count)]
     for number, worker in enumerate(workers):
         worker.signals = {"inflight": number, "predicted_wait_ms": 1000}
         await worker.publish()
@@ -41,7 +41,7 @@ async def test_the_first_view_shows_the_whole_pool(bus):
     live = view.live(view.read_at_s)
     assert {p.instance: p.signal("inflight") for p in live} == {f"i{n}": n for n in range(5)}
     assert {p.registration.worker_url for p in live} == {f"http://worker-i{n}:1" for n in range(5)}
-    assert all(p.fault is None and 0 <= p.age_ms < 1500 for p in live)
+    assert all(p.fault is None and 0 <= p.age_ms < 60_000 for p in live)
 
 
 async def test_an_empty_bus_is_an_empty_pool(bus):
@@ -306,7 +306,7 @@ async def test_a_dead_bus_is_asked_once_a_pause(bus, clock):
 
 async def test_the_last_view_is_kept_until_its_records_expire(bus, clock):
     """A second of silence leaves numbers that age; two leave instances of which nothing is known."""
-    await fleet(bus, 1)
+    await fleet(bus, 1, ttl_ms=1500)
     one = reader(bus, timeout_s=0.05, clock=clock)
     await one.view()
     bus.fall_silent()
@@ -374,7 +374,7 @@ async def test_a_replica_started_on_a_silent_bus_sees_nothing_and_fails_nothing(
 
 async def test_the_state_goes_from_fresh_over_stale_to_blind_and_back(bus, clock):
     """Stale while an old view still tells something, blind when it does not."""
-    await fleet(bus, 1)
+    await fleet(bus, 1, ttl_ms=1500)
     one = reader(bus, timeout_s=0.05, clock=clock)
     await one.view()
     assert one.state(clock()) == "fresh"
