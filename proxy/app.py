@@ -23,6 +23,7 @@ from proxy.rotation import Rotation
 from proxy.selection import Selection
 from proxy.strategies import STRATEGIES
 from proxy.surface import LocalPage, Surface
+from proxy.tokenizer import Tokenizers
 
 log = logging.getLogger("forebay.proxy")
 
@@ -84,6 +85,7 @@ class Replica:
             self._relay,
             self._metrics,
             AccessLog(config.access_log),
+            Tokenizers(config.tokenizer),
             admin if config.debug_on_main_port else health,
         )
         app = web.Application()

@@ -32,7 +32,9 @@ class ProxyConfig(CostSettings, frozen=True, kw_only=True):
     name: Annotated[str, Meta(description="Name of this replica in logs and debug output; by default HOST:PORT.")] = ""
     strategy: Annotated[str, Meta(description="How an instance is chosen.")] = "least_load"
     weight: LeastLoadWeights = LeastLoadWeights()
-    ttl_ms: Annotated[int, Meta(ge=100, le=60_000, description="Age at which a pressure record is unknown, ms.")] = 1500
+    tokenizer: Annotated[
+        tuple[str, ...], Meta(description="MODEL=FILE, repeatable: a tokenizer.json that counts prompts exactly.")
+    ] = ()
     read_budget_ms: Annotated[int, Meta(ge=1, le=10_000, description="Longest a selection waits for the bus, ms.")] = 25
     tries: Annotated[
         int, Meta(ge=1, le=16, description="Instances a request may be sent to before its first event.")

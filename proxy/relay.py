@@ -45,6 +45,9 @@ IDLE_S: Final = 30.0
 
 _VERDICT: Final = VERDICT.encode()
 
+#: Refusals that say that an engine is gone or hangs; the others say that it is full, or might be the request's fault.
+_ENGINE_FAILED: Final = frozenset({502, 504})
+
 
 class Exchange:
     """One client's request while it is relayed."""
@@ -96,6 +99,8 @@ class Relay:
             if is_final:
                 return reply
             self._selection.give_back(selected)
+            if reply.status in _ENGINE_FAILED:
+                self._selection.ejections.failed(selected.instance, time.monotonic())
             refused = reply
         if refused is not None:
             return refused
@@ -128,7 +133,7 @@ class Relay:
             head_timeout_s=self._config.first_event_timeout_s,
         )
         try:
-            is_refused = header(answer.headers, _VERDICT) == REFUSED.encode()
+            is_refused = _is_refused(answer)
             if is_refused:
                 exchange.line.outcome = "failed"
             else:
@@ -136,7 +141,8 @@ class Relay:
                 exchange.line.outcome = "answered" if answer.status < 400 else "rejected"
             if not is_refused and answer.content_type == b"text/event-stream":
                 return True, await self._stream(exchange, selected, answer)
-            return not is_refused, await self._plain(exchange, selected, answer)
+            reply = await self._plain(exchange, selected, answer)
+            return not is_refused or reply.prepared, reply
         finally:
             answer.abort()
 
@@ -160,11 +166,11 @@ class Relay:
 
     async def _plain(self, exchange: Exchange, selected: Selected, answer: Answer) -> web.StreamResponse:
         """Pass on an answer in one piece."""
-        length = header(answer.headers, b"content-length") or b"0"
-        if length.isdigit() and int(length) > HELD_ANSWER_BYTES:
+        body = await answer.whole(HELD_ANSWER_BYTES)
+        if body is None:
             return await self._stream(exchange, selected, answer)
-        body = await answer.body(HELD_ANSWER_BYTES)
-        self._saw_first_event(exchange, selected)
+        if not _is_refused(answer):
+            self._saw_first_event(exchange, selected)
         headers = CIMultiDict(_reply_headers(exchange, selected, answer))
         return web.Response(status=answer.status, body=body, headers=headers)
 
@@ -181,6 +187,11 @@ class Relay:
                 worker_url, connect_timeout_s=self._config.connect_timeout_ms / 1000, idle_s=IDLE_S
             )
         return client
+
+
+def _is_refused(answer: Answer) -> bool:
+    """Whether nothing of the request was done there."""
+    return header(answer.headers, _VERDICT) == REFUSED.encode()
 
 
 def _ticket(selected: Selected, facts: Facts) -> str:

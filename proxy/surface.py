@@ -18,6 +18,7 @@ from proxy.metrics import ProxyMetrics
 from proxy.multipart import model_of_multipart
 from proxy.relay import Exchange, Relay
 from proxy.selection import Selection, UnknownModel
+from proxy.tokenizer import Tokenizers
 
 log = logging.getLogger("forebay.proxy")
 
@@ -41,12 +42,14 @@ class Surface:
         relay: Relay,
         metrics: ProxyMetrics,
         access_log: AccessLog,
+        tokenizers: Tokenizers,
         local: dict[str, LocalPage],
     ) -> None:
         self._selection = selection
         self._relay = relay
         self._metrics = metrics
         self._access_log = access_log
+        self._tokenizers = tokenizers
         self._local = local
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -108,6 +111,10 @@ class Surface:
             )
         body = await request.read()
         facts = await _facts(request, path, body)
+        if facts.exact_tokens is None:
+            exact_tokens = await self._tokenizers.count(facts.model, body)
+            if exact_tokens is not None:
+                facts = msgspec.structs.replace(facts, exact_tokens=exact_tokens)
         if facts.model is None and request.method == "POST":
             facts = msgspec.structs.replace(facts, model=self._only_model())
         line.model = facts.model

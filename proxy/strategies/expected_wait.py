@@ -76,10 +76,10 @@ class ExpectedWait:
         """Tokens that wait at an instance; from the number of waiting requests where nobody has counted tokens."""
         if record.queued_tokens is not None:
             return record.queued_tokens
-        depths = [depth for name in _WAITING if (depth := getattr(record, name)) is not None]
-        if record.engine_waiting is not None:
-            depths.append(record.engine_waiting)
-        return sum(depths) * self.settings.mean_prefill_tokens if depths else None
+        depths: list[int] = [depth for name in _WAITING if (depth := getattr(record, name)) is not None]
+        if len(depths) < len(_WAITING):  # those that are not known are not zero
+            return None
+        return (sum(depths) + (record.engine_waiting or 0)) * self.settings.mean_prefill_tokens
 
 
 def _throughput(candidate: Candidate) -> float | None:

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from statistics import median
+from typing import Final
 
 from bus.record import TYPICAL_PROMPT_TOKENS
 
 #: k / (1 - k) grows without bound; beyond this share the barrier stays where it is.
 DEFAULT_KV_CLAMP = 0.999
+
+#: Slower than a token in a quarter of an hour is not measured, and its inverse may not be finite; tokens/s.
+LEAST_SPEED: Final = 0.001
 
 
 def kv_barrier_s(kv_usage: float, *, weight_s: float, clamp: float = DEFAULT_KV_CLAMP) -> float:
@@ -35,14 +39,14 @@ def kv_barrier_slope_s(kv_usage: float, *, weight_s: float, clamp: float = DEFAU
 
 
 def known_or_median(values: Sequence[float | None], default: float) -> list[float]:
-    """Each value, where it is unknown or 0 the median of those known, where none is the default.
+    """Each value, where it is unknown or no speed at all the median of those known, where none is the default.
 
     >>> known_or_median([4000.0, None, 8000.0], 2000.0), known_or_median([None], 2000.0)
     ([4000.0, 6000.0, 8000.0], [2000.0])
     """
-    known = [value for value in values if value]
+    known = [value for value in values if value is not None and value >= LEAST_SPEED]
     fallback = median(known) if known else default
-    return [value or fallback for value in values]
+    return [fallback if value is None or value < LEAST_SPEED else value for value in values]
 
 
 def prefill_slope_s(tokens_per_s: float, fixed_s: float) -> float:
