@@ -11,7 +11,7 @@ from proxy.tokenizer import IN_THREAD_BYTES, LONGEST_BYTES, Tokenizers, Tokenize
 @pytest.fixture
 def file(tmp_path) -> str:
     """A tokenizer.json that knows one word a token."""
-    tokenizer = Tokenizer(models.WordLevel(unk_token="?"))
+    tokenizer = Tokenizer(models.WordLevel(unk_token="?"))  # noqa: S106 - no secret
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.train_from_iterator(["a b c d ?"], trainers.WordLevelTrainer(special_tokens=["?"]))
     path = tmp_path / "tokenizer.json"
