@@ -1,5 +1,6 @@
 """The API surface of a replica: which path means what. Everything that can be relayed is; the rest is answered here."""
 
+import asyncio
 import logging
 import re
 import time
@@ -64,6 +65,10 @@ class Surface:
         started_s = time.monotonic()
         try:
             response = await self._answer(Exchange(request, request_id, line), path)
+        except asyncio.CancelledError:
+            line.outcome, line.status = "cancelled", 499
+            self._end(line, started_s)
+            raise
         except Exception as fault:
             problem = problem_of(fault)
             if problem is None:
@@ -71,18 +76,14 @@ class Surface:
                 problem = Problem(500, "internal_error", "internal_error")
             line.outcome = "rejected" if problem.status < 500 else "failed"
             response = response_of(fault, problem)
-        finally:
-            line.total_ms = round((time.monotonic() - started_s) * 1000, 1)
-            if line.outcome == "cancelled":
-                line.status = 499
-                self._end(line)
         if not response.prepared:
             response.headers[REQUEST_ID] = request_id
         line.status = response.status
-        self._end(line)
+        self._end(line, started_s)
         return response
 
-    def _end(self, line: AccessLine) -> None:
+    def _end(self, line: AccessLine, started_s: float) -> None:
+        line.total_ms = round((time.monotonic() - started_s) * 1000, 1)
         self._metrics.count(line.status)
         self._access_log.write(line)
 

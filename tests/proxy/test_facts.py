@@ -1,0 +1,161 @@
+"""What a proxy reads of a body: tolerant of everything but a body it cannot route."""
+
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.facts import BadRequest, read_facts
+from proxy.multipart import model_of_multipart
+
+CHAT = "/v1/chat/completions"
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = (
+    "model",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "n",
+    "messages",
+    "prompt",
+    "input",
+)
+
+
+def read(body: object, path: str = CHAT):
+    """Facts of a body given as a value."""
+    return read_facts(path, msgspec.json.encode(body))
+
+
+def test_what_a_choice_needs_is_found():
+    """Model, limit and stream."""
+    facts = read({"model": "m", "stream": True, "max_tokens": 9, "messages": [{"role": "user", "content": "h"}]})
+    assert (facts.model, facts.output_cap, facts.is_stream) == ("m", 9, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "wants"),
+    [
+        ({"stream": True}, False),
+        ({"stream": True, "stream_options": None}, False),
+        ({"stream": True, "stream_options": {"include_usage": False}}, True),
+        ({"stream": True, "stream_options": {}}, True),
+        ({"stream": False}, True),
+        ({"stream": 1}, True),
+    ],
+)
+def test_usage_is_asked_for_only_where_the_client_has_not_spoken_of_it(body, wants):
+    """And only for streams of the paths that know the option."""
+    assert read(body).wants_usage is wants
+    assert read(body, "/v1/responses").wants_usage is True
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "9", True, None, [1], 2**60])
+def test_a_limit_that_is_none_is_left_to_the_engine(limit):
+    """Not limited, as far as a choice is concerned."""
+    assert read({"max_tokens": limit}).output_cap is None
+    assert read({"max_tokens": limit, "max_completion_tokens": 7}).output_cap == 7
+
+
+def test_an_embedding_has_no_output():
+    """Whatever its body says."""
+    assert read({"input": "x", "max_tokens": 5}, "/v1/embeddings").output_cap == 0
+
+
+@pytest.mark.parametrize("model", [1, True, ["m"], {"name": "m"}])
+def test_a_model_that_is_no_string_is_refused_by_name(model):
+    """The client learns which field."""
+    with pytest.raises(BadRequest, match="model must be a string") as refused:
+        read({"model": model})
+    assert refused.value.param == "model"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"null", b"[]", b'"x"', b"{", b"\xff", b"model=m", b"[" * 100_000, b'{"a":' * 100_000]
+)
+def test_a_body_that_is_no_json_object_is_refused(body):
+    """Also one that is nested without end."""
+    with pytest.raises(BadRequest):
+        read_facts(CHAT, body)
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, JSON)))
+def test_fields_of_any_type_are_read_or_left_out(body):
+    """Only a model of another type is refused."""
+    if not isinstance(body.get("model"), (str, type(None))):
+        with pytest.raises(BadRequest):
+            read(body)
+        return
+    facts = read(body)
+    assert facts.output_cap is None or facts.output_cap >= 1
+    assert facts.sequences >= 1
+    assert facts.model is None or facts.model == body["model"]
+
+
+@given(st.binary(max_size=60), st.sampled_from(FIELDS))
+def test_arbitrary_bytes_raise_nothing_but_bad_request(raw, field):
+    """As a body, and as the value of any field."""
+    for body in (raw, b'{"%b":%b}' % (field.encode(), raw), b'{"%b":["%b"]}' % (field.encode(), raw)):
+        with contextlib.suppress(BadRequest):
+            read_facts(CHAT, body)
+
+
+# -- multipart
+
+
+def form(*parts: tuple[str, bytes], boundary: bytes = b"xyz") -> bytes:
+    """A multipart body; a name may carry a file name."""
+    lines = []
+    for name, value in parts:
+        lines += [b"--" + boundary, b'Content-Disposition: form-data; name="%b"' % name.encode(), b"", value]
+    return b"\r\n".join([*lines, b"--" + boundary + b"--", b""])
+
+
+KIND = "multipart/form-data; boundary=xyz"
+
+
+async def test_the_model_of_a_multipart_body_is_found_wherever_it_stands():
+    """Before or after a large file."""
+    file = ('file"; filename="a.wav', b"\x00\xff\r\n" * 200_000)
+    for parts in ([("model", b"whisper"), file], [file, ("language", b"en"), ("model", b"whisper")]):
+        assert await model_of_multipart(KIND, form(*parts)) == "whisper"
+
+
+async def test_a_multipart_body_without_a_model_has_none():
+    """An empty one is none, too."""
+    assert await model_of_multipart(KIND, form(("file", b"x"))) is None
+    assert await model_of_multipart(KIND, form(("model", b""))) is None
+
+
+BAD_FORMS = [
+    (KIND, b""),
+    (KIND, b"rubbish"),
+    (KIND, b"--xyz\r\n"),
+    (KIND, b"--xyz\r\nno colon\r\n\r\nx\r\n--xyz--\r\n"),
+    (KIND, form(("model", b"m"))[:-20]),
+    (KIND, b"--xyz\r\n" + b"x: " + b"y" * 100_000),
+    (KIND, form(("model", b"m")).replace(b"form-data;", b"form-data; \x00;")),
+    ("multipart/form-data", form(("model", b"m"))),
+    ("multipart/form-data; boundary=" + "b" * 100, form(("model", b"m"))),
+    ("multipart/mixed; boundary=xyz", b"--xyz\r\nContent-Type: multipart/mixed\r\n\r\nx\r\n--xyz--\r\n"),
+    (KIND, b"--xyz\r\nContent-Length: abc\r\nContent-Disposition: form-data; name=model\r\n\r\nm\r\n--xyz--\r\n"),
+    (KIND, b"--xyz\r\nContent-Length: 5\r\nContent-Disposition: form-data; name=model\r\n\r\nm\r\n--xyz--\r\n"),
+]
+
+
+@pytest.mark.parametrize(("kind", "body"), BAD_FORMS)
+async def test_a_malformed_multipart_body_raises_nothing_but_value_error(kind, body):
+    """Which becomes a 400; or there is no model in it."""
+    try:
+        model = await model_of_multipart(kind, body)
+    except ValueError:
+        return
+    assert model is None or isinstance(model, str)
