@@ -40,7 +40,8 @@ class Worker:
         ]
         self._listeners: list[Listener] = []
         self._admin: Listener | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        """One for each instance; none ends by itself."""
 
     @property
     def admin_port(self) -> int:
@@ -59,7 +60,7 @@ class Worker:
             await listener.start()
             self._listeners.append(listener)
             instance.worker_url = f"http://{config.advertise_host or config.host}:{listener.port}"
-            self._tasks.append(asyncio.create_task(instance.run(), name=f"instance {instance.id}"))
+            self.tasks.append(asyncio.create_task(instance.run(), name=f"instance {instance.id}"))
             log.info("instance %s: listening on %s", instance.id, instance.worker_url)
 
     async def stop(self) -> None:
@@ -74,9 +75,9 @@ class Worker:
         except TimeoutError:
             left = sum(len(instance.timeline) for instance in self.instances)
             log.warning("%d requests did not finish within %g s", left, self._config.drain_s)
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
         for instance in self.instances:
             await instance.withdraw()
         for listener in (*self._listeners, *([self._admin] if self._admin else [])):
@@ -108,12 +109,16 @@ class Worker:
 
 
 async def serve(config: WorkerConfig, stop: asyncio.Event) -> None:
-    """Run a worker until `stop` is set."""
+    """Run a worker until `stop` is set, or until a part of it fails: a worker that cannot publish must not go on."""
     worker = Worker(config)
     await worker.start()
+    told = asyncio.create_task(stop.wait(), name="wait to be told to stop")
     try:
-        await stop.wait()
+        ended, _ = await asyncio.wait({told, *worker.tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            await task  # raises what ended it
     finally:
+        told.cancel()
         await worker.stop()
 
 

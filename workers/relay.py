@@ -98,9 +98,14 @@ class Relay:
             answer = await self._instance.engine.exchange(
                 request.method, request.raw_path, headers, body, head_timeout_s=self._config.first_event_timeout_s
             )
+        except HopFailed as fault:
+            return _engine_failed(fault)
+        try:
             return await _relay_plain(request, answer, self._config.silence_timeout_s)
         except HopFailed as fault:
             return _engine_failed(fault)
+        finally:
+            answer.abort()
 
 
 class _Exchange:

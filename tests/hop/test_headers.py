@@ -13,7 +13,7 @@ TICKETS = st.builds(
     reservation=st.text(st.characters(codec="ascii", categories=["L", "N", "P"], exclude_characters=";"), min_size=1),
     tokens=st.integers(1, 10**12),
     text=st.none() | st.builds(TextBytes, COUNT, COUNT, COUNT),
-        sequences=st.integers(1, 1000),
+    sequences=st.integers(1, 1000),
     output=st.none() | COUNT,
     is_stream=st.booleans(),
     strips_usage=st.booleans(),

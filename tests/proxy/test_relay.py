@@ -192,11 +192,9 @@ async def test_own_requests_in_flight_are_counted_and_spread(fleet):
         worker = await fleet.worker(name, waits)
         await worker.publish()
     await fleet.start()
-    for _ in range(8):
+    for count in range(1, 9):
         await fleet.ask()
-        before = sum(len(worker.asked) for worker in fleet.workers.values())
-        await until(lambda before=before: sum(len(w.asked) for w in fleet.workers.values()) >= max(before, 1))
-    await until(lambda: sum(fleet.replica.selection.inflight.values()) == 8)
+        await until(lambda count=count: sum(len(worker.asked) for worker in fleet.workers.values()) == count)
     assert dict(fleet.replica.selection.inflight) == dict.fromkeys("abcd", 2)
     fleet.callers.close()
     await fleet.comes_to_rest()

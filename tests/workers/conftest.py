@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from bus.hop.headers import RESERVATION
-from bus.tokens import TextBytes
 from tests.hop.scripted import Asked, Caller, Callers, Peer, Server, repeat, serve, until
 from tests.servers import FakeBus
 from workers.config import InstanceConfig, WorkerConfig

@@ -1,0 +1,86 @@
+"""The worker process: its pages, its end, and that it does not live on without one of its parts."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from bus.reader import Reader
+from tests.hop.scripted import Asked, Callers, Peer, until
+from tests.servers import FakeBus
+from workers.config import InstanceConfig, WorkerConfig
+from workers.engine_watch import EngineWatch
+from workers.process import serve as serve_worker
+
+EVENT = b'data: {"choices":[{"index":0}]}\n\n'
+
+
+def streams(peer: Peer, _: Asked) -> None:
+    """An engine that answers at once."""
+    peer.start_stream(EVENT, b"data: [DONE]\n\n", b"")
+
+
+async def test_the_pages_of_a_worker(site):
+    """Health by instance, metrics, and the last predictions with what came."""
+    one = await site(streams)
+    await (await one.ask()).answer()
+    await one.comes_to_rest()
+    admin = f"http://127.0.0.1:{one.worker.admin_port}"
+    pages = {}
+    for path in ("/health", "/metrics", "/debug/predictions"):
+        caller = await one._callers.ask(admin, path, method="GET")
+        status, pages[path] = await caller.answer()
+        assert status == 200
+    assert msgspec.json.decode(pages["/health"]) == {"status": "ok", "instances": {"a": "ready"}}
+    assert b'forebay_worker_requests_total{instance="a",outcome="answered"} 1.0' in pages["/metrics"]
+    assert b'forebay_worker_inflight{instance="a"} 0.0' in pages["/metrics"]
+    assert b'forebay_worker_ttft_prediction_error_count{instance="a"} 1.0' in pages["/metrics"]
+    [prediction] = msgspec.json.decode(pages["/debug/predictions"])["a"]
+    assert prediction["predicted_ttft_s"] > 0
+    assert prediction["real_ttft_s"] > 0
+
+
+async def test_a_worker_that_stops_says_that_its_instances_are_gone(site):
+    """Readers see it at once, and remember the model."""
+    one = await site(streams)
+    await until(lambda: one.instance.watch.models)
+    reader = Reader(one.bus.connect(), "default", budget_s=2.0)
+    await until(lambda: one.instance.publisher.published >= 2)
+    await one.worker.stop()
+    view = await reader.view()
+    assert view.live(0.0) == []
+    assert view.lately_served() == {"tiny"}
+    await reader.close()
+
+
+async def test_a_worker_without_one_of_its_parts_ends_and_says_why(monkeypatch):
+    """A fault of ours in the watch must not leave a queue that nobody publishes."""
+
+    async def fail(_: EngineWatch) -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    bus = FakeBus()
+    monkeypatch.setattr("workers.process.connect", lambda *_, **__: bus.connect())
+    monkeypatch.setattr(EngineWatch, "_read_load", fail)
+    config = WorkerConfig(instances=(InstanceConfig("a", "http://127.0.0.1:9"),), drain_s=0.05)
+    async with asyncio.timeout(5.0):
+        with pytest.raises(ExceptionGroup) as ended:
+            await serve_worker(config, asyncio.Event())
+    assert ended.group_contains(ZeroDivisionError, match="a fault of ours")
+    await bus.close()
+
+
+async def test_told_to_stop_a_worker_ends_in_order(monkeypatch):
+    """Nothing is left of it."""
+    bus, callers = FakeBus(), Callers()
+    monkeypatch.setattr("workers.process.connect", lambda *_, **__: bus.connect())
+    config = WorkerConfig(instances=(InstanceConfig("a", "http://127.0.0.1:9"),), drain_s=0.05)
+    before, stop = asyncio.all_tasks(), asyncio.Event()
+    task = asyncio.create_task(serve_worker(config, stop))
+    await asyncio.sleep(0)
+    stop.set()
+    async with asyncio.timeout(5.0):
+        await task
+    assert {left for left in asyncio.all_tasks() - before if not left.done()} == set()
+    callers.close()
+    await bus.close()
