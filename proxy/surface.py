@@ -110,6 +110,8 @@ class Surface:
                 kind="not_implemented",
                 code="not_implemented",
             )
+        if request.headers.get("expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = await request.read()
         facts = await _facts(request, path, body)
         if facts.exact_tokens is None:

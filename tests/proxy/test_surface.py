@@ -1,10 +1,12 @@
 """The API surface of a replica: which path means what, and every error in OpenAI's shape."""
 
+import gzip
+
 import msgspec
 import pytest
 
-from tests.hop.scripted import Asked, Peer, until
-from tests.proxy.conftest import CHAT
+from tests.hop.scripted import Asked, Peer, head_of, until
+from tests.proxy.conftest import BODY, CHAT
 
 ANSWER = b'{"object":"answer"}'
 
@@ -109,6 +111,27 @@ async def test_a_body_above_the_limit_is_a_413(fleet):
     await fleet.start(body_limit_mb=1)
     status, body = await (await fleet.ask(b'{"model":"tiny","x":"' + b"x" * 2_000_000 + b'"}')).answer()
     assert (status, error(body)["code"]) == (413, "request_too_large")
+
+
+async def test_a_compressed_body_is_read_and_sent_on_as_it_means(fleet):
+    """It has to be looked into; the worker gets it plain, and no header says otherwise."""
+    worker = await fleet.worker("a", plain)
+    await fleet.start()
+    caller = await fleet.ask(gzip.compress(BODY), content_encoding="gzip")
+    assert await caller.answer() == (200, ANSWER)
+    assert worker.asked[0].body == BODY
+    assert "content-encoding" not in worker.asked[0].headers
+
+
+async def test_a_client_that_asks_before_it_sends_its_body_is_told_to_go_on(fleet):
+    """Else it waits, as curl does for a second, before every large body."""
+    await fleet.worker("a", plain)
+    await fleet.start()
+    caller = await fleet.callers.dial(fleet.url)
+    caller.say(head_of("POST", CHAT, len(BODY), {"expect": "100-continue"}))
+    assert await caller.head() == 100
+    caller.say(BODY)
+    assert await caller.answer() == (200, ANSWER)
 
 
 async def test_any_other_path_of_the_api_is_passed_through(fleet):
