@@ -272,7 +272,9 @@ class Fleet:
             until(lambda replica=replica: self.is_seen_by(replica), f"{replica.name} sees {list(self.workers)}")
 
     def is_seen_by(self, replica: Replica) -> bool:
-        """Whether a replica has a record of every instance."""
+        """Whether a replica has a record of every instance; fails if a worker has ended."""
+        for worker in self.workers.values():
+            assert worker.process.poll() is None, f"{worker.name} ended: {worker.text[-2000:]}"
         loads = replica.loads()
         return all(name in loads and loads[name]["state"] == "ready" and loads[name]["models"] for name in self.workers)
 
