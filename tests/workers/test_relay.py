@@ -134,7 +134,7 @@ async def test_a_break_inside_an_event_that_had_to_be_passed_on_ends_the_connect
     caller = await one.ask()
     await caller.head()
     got = b""
-    while len(got) < len(EVENT) + 300_000:
+    while len(got) <= len(EVENT):
         got += await caller.piece()
     may_break.set()
     with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
