@@ -288,6 +288,7 @@ class Fleet:
         for replica in self.replicas:
             found[f"{replica.name} in flight"] = replica.metric("forebay_inflight")
             for name, load in replica.loads().items():
+                found[f"{replica.name}: in transit to {name}"] = load["in_transit_requests"] + load["in_transit_tokens"]
                 for signal_name in (*INSTANTANEOUS, "inflight", "pending_prefill_count", "active_decode_count"):
                     value = load["signals"][signal_name]["value"]
                     found[f"{replica.name}: {signal_name} of {name}"] = 1 if value is None else value
