@@ -7,7 +7,11 @@ in transit   prefill of what replicas have reserved there and no record shows ye
 own prefill  fixed + tokens * seconds a token, as the worker has learned them
 KV barrier   kv_pressure_weight * k / (1 - k), k with what is in transit counted in
 own decode   expected output (the learned mean, at most the request's limit) * step time with this request added
-others       requests there * (own prefill + expected output * what one more sequence adds to a step): their delay
+others       own prefill * (requests there + 3 * those of them without a first token): the delay it brings them
+
+Those that decode wait for this prefill once. Those without a first token lose it where it counts: an engine fills the
+step in which a long prompt ends with the prompt behind it. What one more sequence adds to a step is left out: it is
+learned from decodes that prefills interrupt, and so holds them already.
 
 The first three are the predicted time to first token. With the two weights at 0 the choice minimises this request's
 own TTFT; the larger they are, the more it gives to finishing early and to sparing the others.
@@ -30,9 +34,15 @@ _SIGNALS: Final = (
     "decode_slope_ms",
     "mean_output_tokens",
     "inflight",
+    "pending_prefill_count",
     "kv_usage",
     "kv_capacity_tokens",
 )
+
+#: A delay of a request without a first token counts so many times more. Simulated (tests/routing, Azure conversation
+#: trace, load 0.75): p99 TTFT on equal engines falls from 1.14 to 1.08 of an all-knowing router's; 5 is worse again on
+#: unequal ones.
+FIRST_TOKEN_FACTOR: Final = 3
 
 _TERMS: Final = ("wait_s", "in_transit_s", "prefill_s", "kv_barrier_s", "decode_s", "others_s")
 
@@ -86,6 +96,7 @@ class PredictedTTFT:
         slope_ms: float,
         mean_output: float,
         inflight: float,
+        pending: float,
         kv_usage: float,
         kv_capacity: float,
     ) -> tuple[tuple[float, ...], Slopes]:
@@ -96,7 +107,6 @@ class PredictedTTFT:
         token_s = prefill_slope_s(speed, fixed_s)
         prefill_s = fixed_s + request.prompt_tokens * token_s
         output = mean_output if request.output_cap is None else min(mean_output, request.output_cap)
-        delay_s = prefill_s + output * request.sequences * step_slope_s
         k = kv_usage + tokens / kv_capacity if kv_capacity else kv_usage
         barrier_slope = kv_barrier_slope_s(k, weight_s=settings.kv_pressure_weight, clamp=settings.kv_clamp)
         terms = (
@@ -105,12 +115,12 @@ class PredictedTTFT:
             prefill_s,
             kv_barrier_s(k, weight_s=settings.kv_pressure_weight, clamp=settings.kv_clamp),
             output * (step_ms / 1000 + (1 + requests) * step_slope_s),
-            (inflight + requests) * delay_s,
+            (inflight + requests + FIRST_TOKEN_FACTOR * (pending + requests)) * prefill_s,
         )
         slopes = Slopes(
             per_token=token_s + (barrier_slope / kv_capacity if kv_capacity else 0.0),
             per_request=fixed_s
             + settings.decode_weight * output * step_slope_s
-            + settings.externality_weight * delay_s,
+            + settings.externality_weight * (1 + FIRST_TOKEN_FACTOR) * prefill_s,
         )
         return terms, slopes
