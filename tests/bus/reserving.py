@@ -202,11 +202,11 @@ class World:
         return f"r{self._number}"
 
     async def reserve(
-        self, proxy: Proxy, tokens: int, *, first: str = "a", reservation: str | None = None
+        self, proxy: Proxy, tokens: int, *, first: str = "a", only: bool = False, reservation: str | None = None
     ) -> tuple[Reserved | None, list[Offer]]:
-        """Choose by the proxy's last view and reserve there."""
+        """Choose by the proxy's last view and reserve there; `only`: nothing but `first` is offered."""
         reservation = reservation or self.new_id()
-        offers = proxy.offers(first)
+        offers = proxy.offers(first)[: 1 if only else None]
         assert proxy.view is not None
         reserved = await proxy.reservations.choose(
             offers, reservation=reservation, tokens=tokens, view_us=proxy.view.server_us
@@ -294,8 +294,8 @@ class World:
         keys = {}
         for key in await self.client.keys("*"):
             life_ms = await self.client.pttl(key)
-            if life_ms > 0 and await self.client.type(key) == b"hash":
-                keys[key] = await self.client.hgetall(key), await self.now_us() // 1000 + life_ms
+            if life_ms > 0 and await self.client.type(key) == b"hash" and (fields := await self.client.hgetall(key)):
+                keys[key] = fields, await self.now_us() // 1000 + life_ms
         return Copy(keys, self.leases.copy())
 
     async def fail_over(self, copy: "Copy") -> None:
