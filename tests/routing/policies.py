@@ -1,0 +1,22 @@
+"""Policies by the name they have in tables and on the command line. Values only."""
+
+from typing import Final
+
+from tests.routing.replicas import Mode
+
+#: The project's own strategies, and ablations of the one that predicts.
+MODES: Final = {
+    "least_load": Mode(strategy="least_load"),
+    "expected_wait": Mode(strategy="expected_wait"),
+    "predicted_ttft": Mode(strategy="predicted_ttft"),
+    "no-reservations": Mode(strategy="predicted_ttft", sharing="none"),
+    "own-reservations": Mode(strategy="predicted_ttft", sharing="own"),
+    "snapshots-100ms": Mode(strategy="predicted_ttft", snapshot_s=0.1),
+    "snapshots-1s": Mode(strategy="predicted_ttft", snapshot_s=1.0),
+    "rough-tokens": Mode(strategy="predicted_ttft", token_noise=0.2),
+}
+
+#: What they are compared with; `tests.routing.rivals`.
+RIVALS: Final = ("round_robin", "fewest-own", "fewest-all-seeing", "all-knowing")
+
+POLICIES: Final = (*RIVALS, *MODES)
