@@ -32,7 +32,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Store:
-    """Records and reservations of a pool; an owner is whose sums a reservation counts in: all replicas', or one's own."""
+    """Records and reservations of a pool; an owner's sums are what a reservation counts in: all replicas' or one's."""
 
     def __init__(self, loop: Loop, registrations: Sequence[Registration], owners: int) -> None:
         self._loop = loop
