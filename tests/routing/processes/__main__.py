@@ -65,7 +65,7 @@ def _cells(
 @click.option("--replicas", type=int, multiple=True, help="Only these numbers of replicas.")
 @click.option("--requests", type=click.IntRange(1), help="At least so many that count, in whole blocks.")
 @click.option("--scale", type=click.FloatRange(0.05, 20), default=1.0, show_default=True, help="Stretches all times.")
-@click.option("--lanes", type=click.IntRange(1, 32), default=5, show_default=True, help="Policies served at once.")
+@click.option("--lanes", type=click.IntRange(1, 32), default=7, show_default=True, help="Policies served at once.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Part of the trace, and its order.")
 @click.option("--json", type=click.Path(dir_okay=False, path_type=Path), help="Write everything to FILE.")
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw p99 TTFT into FILE, a PNG.")
@@ -85,7 +85,7 @@ def main(
 ) -> None:
     """Measure how well requests are routed: real replicas, bus, workers and simulated engines under a replayed trace.
 
-    quick takes 3 minutes, bounds 15, full some hours. Exit status: 0 if every promise is kept by runs that are valid.
+    quick takes 3 minutes, bounds 17, full some hours. Exit status: 0 if every promise is kept by runs that are valid.
     """
     setting = Setting(seed=seed, scale=scale, lanes=lanes)
     chosen = _cells(cells, fleet, tuple(map(int, load)), trace, policy, replicas, requests)
