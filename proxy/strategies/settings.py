@@ -26,4 +26,4 @@ class CostSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.05
     externality_weight: Annotated[
         float, Meta(ge=0, le=100, description="predicted_ttft: weight of the delay to requests already there.")
-    ] = 0.1
+    ] = 0.2

@@ -43,7 +43,7 @@ K = 0.4 + 512 / 51_200  # 0.41
 
 EXAMPLES = {
     # 0.5 waits; 512 tokens and one fixed part in transit; own prefill; the barrier; 5 % of 100 steps of 20 ms and twice
-    # 0.5 ms; 10 % of the prefill for each of four requests, and three times more for the two without a first token
+    # 0.5 ms; 20 % of the prefill for each of four requests, and twice more for the two without a first token
     "predicted_ttft": (
         PredictedTTFT(CostSettings()),
         {
@@ -52,9 +52,9 @@ EXAMPLES = {
             "prefill_s": (PREFILL_S, 1.0),
             "kv_barrier_s": (0.15 * K / (1 - K), 1.0),
             "decode_s": (2.1, 0.05),
-            "others_s": (10 * PREFILL_S, 0.1),
+            "others_s": (8 * PREFILL_S, 0.2),
         },
-        0.5 + 0.1074 + 0.200234375 + 0.15 * K / (1 - K) + 0.05 * 2.1 + 0.1 * 2.00234375,
+        0.5 + 0.1074 + 0.200234375 + 0.15 * K / (1 - K) + 0.05 * 2.1 + 0.2 * 1.601875,
     ),
     # (6000 + 512) tokens at 5000 a second, and 0.15 * 0.4 / 0.6
     "expected_wait": (

@@ -49,9 +49,9 @@ def test_first_tokens_come_nearly_as_soon_as_an_all_knowing_router_could(engines
 
 
 def test_answers_end_sooner_than_with_a_router_that_minimises_ttft_alone():
-    """Unequal engines: mean E2E at most 0.96 × its (measured: 0.952; aim: 0.95), with 99 % of requests served well."""
+    """Unequal engines: mean E2E at most 0.95 × its, with 99 % of requests served well."""
     ours, best = played()["predicted_ttft", "unequal", 8], played()["all-knowing", "unequal", 8]
-    assert ours.e2e_mean_s <= 0.96 * best.e2e_mean_s
+    assert ours.e2e_mean_s <= 0.95 * best.e2e_mean_s
     assert ours.goodput >= 0.99
 
 
