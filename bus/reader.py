@@ -6,6 +6,7 @@ itself says how old it is. What a view is worth when it is old is decided in bus
 
 import asyncio
 import logging
+import random
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from bus.keys import checked_instance, instances_key, pressure_key, reserved_key
 from bus.record import MAX_RECORD_BYTES, Decoded, decode_record
 from bus.registration import MAX_ENTRY_BYTES, REMEMBERED_MS, RegistrationEntry, decode_entry
 from bus.scripts import Script
-from bus.view import PoolView, Reading, parse_published_us, time_fault
+from bus.view import NOT_READ, PoolView, Reading, parse_published_us, time_fault
 
 log = logging.getLogger("forebay.bus")
 
@@ -32,6 +33,14 @@ PAUSE_AFTER_FAULT_S: Final = 0.1
 #: After an outage of the bus the registrations that stood before it stand this much longer: time for some heartbeats,
 #: with which the workers renew them.
 RECOVERY_S: Final = 2.0
+
+#: Largest pool that is read as a whole. Of a larger one each reading asks for this many instances of a model, drawn
+#: anew: the best of them is among the best of all, and the cost of a choice no longer grows with the fleet.
+SAMPLE: Final = 64
+
+#: What a reading asks for: a model's instances (None: any model's), or everything.
+Scope = str | None
+EVERYTHING: Final = "*everything*"
 
 BusState = Literal["fresh", "stale", "blind"]
 
@@ -65,24 +74,43 @@ class Reader:
         self._entries_at_s = float("-inf")
         self._decoded: dict[str, tuple[bytes | None, Decoded]] = {}
         self._time_faults: dict[str, tuple[str, bytes | None]] = {}
+        self._unread: dict[str, Reading] = {}
+        self._by_model: dict[Scope, list[str]] = {}
         self._reading: asyncio.Task[None] | None = None
+        self._scope: Scope = EVERYTHING
         self._reading_since_s = float("-inf")
         self._recovered_at_s = float("-inf")
         self._pause_until_s = float("-inf")
         self._is_answering: bool | None = None
 
-    async def view(self) -> PoolView:
-        """The freshest view to be had within the budget; on any fault the last one."""
+    async def view(self, scope: Scope = EVERYTHING) -> PoolView:
+        """The freshest view to be had within the budget; on any fault the last one.
+
+        `scope` is a model, None for any, or EVERYTHING; it matters only where the pool is larger than SAMPLE.
+        """
+        asked_at_s = self._clock()
+        while self._reading is not None and not self._serves(scope):
+            await self._wait()  # for the reading of another model, then for our own
+            if self._clock() - asked_at_s >= self._budget_s:
+                return self._view
         if self._reading is None:
             if self._clock() < self._pause_until_s:
                 return self._view
+            self._scope = scope
             self._reading = asyncio.create_task(self._read(), name=f"read {self.pool}")
             self._reading.add_done_callback(self._forget_reading)
             self._reading_since_s = self._clock()
-        left_s = self._reading_since_s + self._budget_s - self._clock()
-        if left_s > 0:  # a reading that hangs costs one budget, not each caller one
-            await asyncio.wait((self._reading,), timeout=left_s)
+        await self._wait()
         return self._view
+
+    def _serves(self, scope: Scope) -> bool:
+        """Whether the reading under way asks for what `scope` needs."""
+        return self._scope in (scope, EVERYTHING) or len(self._entries) <= SAMPLE
+
+    async def _wait(self) -> None:
+        left_s = self._reading_since_s + self._budget_s - self._clock()
+        if left_s > 0 and self._reading is not None:  # a reading that hangs costs one budget, not each caller one
+            await asyncio.wait((self._reading,), timeout=left_s)
 
     @property
     def last_view(self) -> PoolView:
@@ -122,7 +150,7 @@ class Reader:
 
     async def _read_once(self, with_registrations: bool) -> bool:
         """Ask, and store what came; False if there are instances that were not asked for."""
-        asked = list(self._entries)
+        asked = self._drawn()
         keys = [self._instances_key, *(key for instance in asked for key in self._keys_of(instance))]
         reply: list[Any] = await self._script(keys, (int(with_registrations), MAX_RECORD_BYTES, MAX_ENTRY_BYTES))
         self.reads += 1
@@ -132,13 +160,22 @@ class Reader:
             self._take_registrations(registrations or (), now_s)
         server_us = int(seconds) * 1_000_000 + int(microseconds)
         self._forget_long_gone(server_us)
-        readings = {
+        read = {
             instance: self._reading_of(instance, self._entries[instance], server_us, *pressure)
             for instance, pressure in zip(asked, pressures, strict=True)
             if instance in self._entries
         }
+        is_sample = len(self._entries) > SAMPLE and self._scope != EVERYTHING
+        readings = {**self._unread, **read} if is_sample else read
         self._view = PoolView(self.pool, server_us, now_s, readings, self._standing_us(server_us, now_s))
-        return len(readings) == len(self._entries)
+        return is_sample or len(read) == len(self._entries)
+
+    def _drawn(self) -> list[str]:
+        """Instances that this reading asks for."""
+        if len(self._entries) <= SAMPLE or self._scope == EVERYTHING:
+            return list(self._entries)
+        found = self._by_model.get(self._scope, [])
+        return random.sample(found, SAMPLE) if len(found) > SAMPLE else found
 
     def _keys_of(self, instance: str) -> tuple[str, str]:
         """Keys of an instance's pressure and of what is reserved there; made once."""
@@ -174,6 +211,16 @@ class Reader:
                 entries[instance] = entry
         self._entries = entries
         self._entries_at_s = now_s
+        if len(entries) > SAMPLE:
+            self._index()
+
+    def _index(self) -> None:
+        """Sort the instances of a large pool by model, so that a sample can be drawn without looking at each."""
+        self._unread = {name: Reading(name, entry, None, None, NOT_READ) for name, entry in self._entries.items()}
+        self._by_model = {None: list(self._entries)}
+        for name, entry in self._entries.items():
+            for model in entry.registration.models:
+                self._by_model.setdefault(model, []).append(name)
 
     def _forget_long_gone(self, server_us: int) -> None:
         """Drop what expired ten minutes ago: nobody remembers its models any longer."""

@@ -15,6 +15,10 @@ from bus.registration import Registration, RegistrationEntry
 _DURATIONS: Final = frozenset(DURATIONS)
 
 
+#: Fault of an instance that the reading left out, since the pool is large: nothing is known, nor was it asked for.
+NOT_READ: Final = "not read"
+
+
 class Reading(msgspec.Struct, frozen=True):
     """One instance as it was read: its registration, and its record as far as that could be believed."""
 
@@ -115,8 +119,10 @@ class PoolView(msgspec.Struct, frozen=True):
         """Seconds since this view was read."""
         return max(0.0, now_s - self.read_at_s)
 
-    def live(self, now_s: float) -> list[Pressure]:
-        """The instances whose registration stands, each with what is known of it at `now_s`.
+    def live(self, now_s: float, *, is_read: bool = True) -> list[Pressure]:
+        """The instances that were read and whose registration stands, each with what is known of it at `now_s`.
+
+        With `is_read` false those that were not read, of which nothing is known but where they are.
 
         Records age with the view, registrations do not: while the bus is silent no worker can renew its own, and an
         engine that was there when the bus fell silent can still be asked.
@@ -125,15 +131,23 @@ class PoolView(msgspec.Struct, frozen=True):
         found = []
         for reading in self.readings.values():
             entry = reading.entry
-            if entry is not None and entry.expires_us > self.standing_us and entry.registration.state != "gone":
+            if entry is not None and (reading.fault is not NOT_READ) is is_read and self._stands(entry):
                 found.append(_pressure(reading, entry, server_us))
         return found
+
+    def registered(self) -> list[Registration]:
+        """Registrations that stand, those of instances that were not read included."""
+        entries = (reading.entry for reading in self.readings.values())
+        return [entry.registration for entry in entries if entry is not None and self._stands(entry)]
 
     def lately_served(self) -> frozenset[str]:
         """Models that some instance of this pool has announced within the last ten minutes, alive or not."""
         return frozenset(
             model for reading in self.readings.values() if reading.entry for model in reading.entry.registration.models
         )
+
+    def _stands(self, entry: RegistrationEntry) -> bool:
+        return entry.expires_us > self.standing_us and entry.registration.state != "gone"
 
 
 def _pressure(reading: Reading, entry: RegistrationEntry, server_us: float) -> Pressure:

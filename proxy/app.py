@@ -144,7 +144,7 @@ class Replica:
             urls = set()
             for reader in self._readers:
                 view = await reader.view()
-                urls |= {pressure.registration.worker_url for pressure in view.live(time.monotonic())}
+                urls |= {registration.worker_url for registration in view.registered()}
             self._relay.forget_all_but(urls)
             await asyncio.sleep(HOUSEKEEPING_S)
 

@@ -4,6 +4,7 @@ Values only: no I/O, no clock.
 """
 
 from collections.abc import Mapping, Sequence
+from operator import mul
 from typing import Literal
 
 import msgspec
@@ -99,7 +100,7 @@ def of_terms(
     ttft_s: Sequence[float] | None = None,
 ) -> Evaluation:
     """Evaluation whose totals are the weighted sums of `values`."""
-    totals = [sum(contributions(row, weights)) for row in values]
+    totals = [sum(map(mul, row, weights)) for row in values]  # the sum of `contributions`, without the list
     return Evaluation(strategy, tier, instances, terms, weights, values, totals, imputed, slopes, ttft_s)
 
 

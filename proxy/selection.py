@@ -16,6 +16,7 @@ from bus.errors import ForebayError
 from bus.in_transit import OLDEST_VIEW_US, InTransit
 from bus.reader import Reader
 from bus.record import TYPICAL_PROMPT_TOKENS
+from bus.registration import Registration
 from bus.reservations import Reservations, new_reservation_id
 from bus.tokens import TokenRates
 from bus.view import PoolView, Pressure
@@ -99,10 +100,13 @@ class Selection:
 
         The request counts in flight until `release` is called with its instance, exactly once.
         """
-        views = [await reader.view() for reader in self.readers.values()]
+        views = [await reader.view(facts.model) for reader in self.readers.values()]
         now = self._clock()
         for view in views:
-            found = [p for p in _serving(view.live(now), facts.model) if p.instance not in tried]
+            # of a large pool only a sample was read: if none of it will do, one of which nothing is known may
+            found = _serving(view.live(now), facts.model, tried) or _serving(
+                view.live(now, is_read=False), facts.model, tried
+            )
             if found:
                 return await self._decide(request_id, view, found, facts, now)
         if tried or facts.model is None or any(facts.model in view.lately_served() for view in views):
@@ -123,14 +127,16 @@ class Selection:
 
     def models(self) -> list[str]:
         """Models that live instances serve, by the last views."""
-        now = self._clock()
-        found = (p for reader in self.readers.values() for p in _serving(reader.last_view.live(now), None))
-        return sorted({model for pressure in found for model in pressure.registration.models})
+        return sorted({model for registration in self._taking() for model in registration.models})
 
     def live_instances(self) -> int:
         """How many instances take requests, by the last views."""
-        now = self._clock()
-        return sum(len(_serving(reader.last_view.live(now), None)) for reader in self.readers.values())
+        return len(self._taking())
+
+    def _taking(self) -> list[Registration]:
+        """Registrations of the instances that take requests."""
+        registered = (r for reader in self.readers.values() for r in reader.last_view.registered())
+        return [registration for registration in registered if registration.state == "ready"]
 
     def evaluate_now(self, view: PoolView) -> tuple[list[Pressure], Evaluation | None]:
         """All live instances of a view, and the scores that a typical request would see. Chooses nothing."""
@@ -207,12 +213,13 @@ def _token_rates(found: list[Pressure]) -> TokenRates:
     )
 
 
-def _serving(found: list[Pressure], model: str | None) -> list[Pressure]:
-    """Of the live instances those that take requests for `model`; for None all that take any."""
+def _serving(found: list[Pressure], model: str | None, tried: Collection[str]) -> list[Pressure]:
+    """Of the live instances those that take requests for `model` (None: any) and have not been tried."""
     return [
         p
         for p in found
         if p.registration.state == "ready"
         and (p.record is None or p.record.state == "ready")
         and (model is None or model in p.registration.models)
+        and p.instance not in tried
     ]
