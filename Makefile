@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup run test check lock bench clean
+.PHONY: help setup run test check lock bench simulate bench-routing bench-scale clean
 
 help:
 	@echo "make run     the whole system on this machine: bus, 4 simulated engines with queue workers, 2 replicas, live traffic"
 	@echo "make test    every test (RUN='-k name' picks some)"
 	@echo "make check   ruff, mypy, doctests, import walls"
 	@echo "make bench   what Forebay costs, as ratios to a bare relay measured in the same run"
+	@echo "make simulate       how well is chosen, in virtual time: every policy, an all-knowing router among them"
+	@echo "make bench-routing  the same with the real processes, side by side on the same requests (CELLS=bounds: longer)"
+	@echo "make bench-scale    what a choice costs from 10 to 1 000 instances"
 	@echo "make lock    resolve the dependencies anew into requirements.lock (needs uv)"
 
 $(READY): requirements.lock pyproject.toml
@@ -37,6 +40,16 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench
+
+simulate: $(READY)
+	$(BIN)/python -m tests.routing.simulate
+
+CELLS ?= quick
+bench-routing: $(READY)
+	$(BIN)/python -m tests.routing.processes --cells $(CELLS)
+
+bench-scale: $(READY)
+	$(BIN)/python -m tests.bench.scale
 
 lock:
 	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --all-extras pyproject.toml -o requirements.lock

@@ -30,7 +30,7 @@ class ProxyConfig(CostSettings, frozen=True, kw_only=True):
     ] = False
     debug_on_main_port: Annotated[bool, Meta(description="Serve /debug and /metrics on the API port too.")] = False
     name: Annotated[str, Meta(description="Name of this replica in logs and debug output; by default HOST:PORT.")] = ""
-    strategy: Annotated[str, Meta(description="How an instance is chosen.")] = "least_load"
+    strategy: Annotated[str, Meta(description="How an instance is chosen.")] = "predicted_ttft"
     weight: LeastLoadWeights = LeastLoadWeights()
     tokenizer: Annotated[
         tuple[str, ...], Meta(description="MODEL=FILE, repeatable: a tokenizer.json that counts prompts exactly.")

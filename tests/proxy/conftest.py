@@ -60,6 +60,16 @@ class FakeWorker:
         await self.publisher.withdraw(msgspec.structs.replace(self.registration, state="gone"))
 
 
+#: The workers here tell nothing but what is in flight: that is what is chosen by.
+SETTINGS: dict[str, Any] = {
+    "port": 0,
+    "admin_port": 0,
+    "read_budget_ms": 2000,
+    "drain_s": 0.05,
+    "strategy": "least_load",
+}
+
+
 class Fleet:
     """A replica and its workers."""
 
@@ -82,7 +92,7 @@ class Fleet:
 
     async def start(self, **settings: Any) -> "Fleet":
         """Start the replica; it knows the workers announced so far at once."""
-        config = ProxyConfig(**{"port": 0, "admin_port": 0, "read_budget_ms": 2000, "drain_s": 0.05, **settings})
+        config = ProxyConfig(**{**SETTINGS, **settings})
         self.replica = Replica(config)
         await self.replica.start()
         return self
