@@ -41,7 +41,8 @@ def until(condition: Callable[[], T], what: object, *, limit_s: float = LIMIT_S)
 def fetch(url: str, *, body: object = None, method: str | None = None) -> tuple[int, bytes]:
     """Status and body of a page of our own; status 0 where nobody answers."""
     data = None if body is None else msgspec.json.encode(body)
-    request = urllib.request.Request(url, data=data, method=method)  # noqa: S310 - loopback
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(url, data=data, method=method, headers=headers)  # noqa: S310 - loopback
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
             return answer.status, answer.read()

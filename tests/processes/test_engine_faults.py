@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from tests.processes.fleet import Fleet
+from tests.processes.fleet import Fleet, Replica, fetch, until
 from tests.processes.test_streams import MOMENTS
 
 pytestmark = pytest.mark.processes
@@ -33,19 +33,32 @@ EARLY = [
 
 @pytest.fixture(scope="module")
 def running(start_fleet) -> Fleet:
-    """Give two instances whose workers are impatient, and two replicas."""
+    """Give two instances whose workers are impatient, and two replicas that ask both in turn, well or not."""
     worker = ["--first-event-timeout-s", "0.4", "--silence-timeout-s", "0.4", "--scrape-interval-ms", "100"]
-    return start_fleet(engine=["--speed", "20"], worker=worker)
+    return start_fleet(engine=["--speed", "20"], worker=worker, replica=["--strategy", "round_robin"])
 
 
 @pytest.fixture
 def fleet(running):
-    """Give the fleet with healthy engines, before and after."""
+    """Give the fleet with healthy engines that all replicas trust, before and after."""
     yield running
     for engine in running.engines:
         engine.heal()
     running.wait_until_idle()
     running.wait()
+    for replica in running.replicas:
+        until(lambda replica=replica: is_trusted(replica), f"{replica.name} lets every instance back")
+
+
+def is_trusted(replica: Replica) -> bool:
+    """Send a request and say whether every instance is in rotation, without a failure held against it."""
+    assert fetch(f"{replica.url}{PATH}", body=CHAT)[0] == 200
+    return sum(each["is_ejected"] for each in replica.loads().values()) == 0 and answered_by(replica) == {"i1", "i2"}
+
+
+def answered_by(replica: Replica) -> set[str]:
+    """Give the instances of the last requests."""
+    return {line["instance"] for line in replica.lines()[-2:]}
 
 
 async def ask(http, fleet: Fleet, body: object, replica: int = 0) -> tuple[int, bytes, str | None]:

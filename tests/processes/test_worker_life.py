@@ -24,8 +24,9 @@ def chat(max_tokens: int) -> dict[str, object]:
 
 @pytest.fixture
 def fleet(start_own_fleet) -> Fleet:
-    """Give two instances with two slots each, and two replicas."""
-    return start_own_fleet(worker=["--slots", "2", "--ttl-ms", str(TTL_MS)])
+    """Give two instances with two slots each, and two replicas that share requests out by what is under way."""
+    worker = ["--slots", "2", "--ttl-ms", str(TTL_MS)]
+    return start_own_fleet(worker=worker, replica=["--strategy", "least_load"])
 
 
 async def opened(http: aiohttp.ClientSession, url: str, max_tokens: int) -> aiohttp.ClientResponse:
