@@ -47,7 +47,8 @@ end
 reply[1] = best
 
 local key, field = KEYS[best], 'r:' .. id
-if redis.call('HEXISTS', key, field) == 0 then
+local stored = redis.call('HGET', key, field)
+if not (stored and lease(stored, now_us)) then -- it does not stand already; rubbish in its place does not count
   local expires_us = now_us + grace_ms * 1000
   redis.call('HSET', key, field, digits(amount) .. ';' .. digits(expires_us),
     'tokens', digits(math.min(best_tokens + amount, LARGEST)), 'requests', digits(best_requests + 1),

@@ -254,7 +254,7 @@ class World:
         """Publish, and settle what the record counts; whether the store took it, answer or no answer."""
         worker = worker or self.workers[instance]
         publisher = worker.publisher
-        counted, failures = list(publisher._arrived), publisher.failures
+        counted, failures, sequence = list(publisher._arrived), publisher.failures, publisher.sequence
         accepted = [request for request in self.requests if request.accepted_by is worker]
         await worker.publish()
         if publisher.failures == failures:  # those that arrived while the instance was announced are counted too
@@ -263,7 +263,10 @@ class World:
             ]
         else:
             stored = await self.client.hmget(pressure_key(POOL, instance), "epoch", "sequence")
-            if stored != [str(publisher.epoch).encode(), str(publisher.sequence).encode()]:
+            if publisher.sequence == sequence or stored != [
+                str(publisher.epoch).encode(),
+                str(publisher.sequence).encode(),
+            ]:
                 return False
             settled = accepted
         for reservation in (*counted, *(each.id for each in settled)):

@@ -412,6 +412,16 @@ async def test_ending_a_spoilt_reservation_makes_the_sums_anew(store, bus):
     assert await store.sums() == InTransit(100, 1)
 
 
+async def test_rubbish_in_place_of_a_reservation_does_not_keep_it_from_being_made(store, bus):
+    """Only a reservation that stands is not made again."""
+    await store.put(good=(100, 1000))
+    await bus.client.hset(reserved_key(POOL, "a"), "r:x", "rubbish")
+
+    await store.reserve("a", reservation="x", amount=20)
+
+    assert await store.sums() == InTransit(120, 2)
+
+
 async def test_sums_that_are_too_low_never_become_negative(store, bus):
     """Ending more than the sums say counts anew what is left."""
     await store.put(x=(100, 1000), y=(100, 1000), z=(30, 1000))
