@@ -34,7 +34,7 @@ _ROW: Final = 36
 _TOP: Final = 92
 _LEFT: Final = 300
 _PANEL: Final = 400
-_GAP: Final = 40
+_GAP: Final = 64
 
 
 def draw(results: Sequence[Result]) -> bytes:

@@ -84,7 +84,7 @@ def policies(names: tuple[str, ...], replicas: tuple[int, ...]) -> tuple[Policy,
     return tuple(Policy(name, count) for name in names for count in (replicas if YARDSTICKS.get(name, True) else (1,)))
 
 
-_FOUR: Final = (
+_PROMISED: Final = (
     Policy("predicted_ttft", 1),
     Policy("predicted_ttft", 4),
     Policy("fewest_own", 4),
@@ -117,14 +117,14 @@ def preset(name: str) -> list[Cell]:
             )
             return [cell]
         case "quick":
-            few = (*_FOUR, Policy("round_robin", 4), Policy("direct"))
+            few = (*_PROMISED, Policy("round_robin", 4), Policy("direct"))
             return [
                 Cell(fleet=fleet, load=75, trace="conv", policies=few, blocks=1, block_requests=300)
                 for fleet in _FLEETS
             ]
         case "bounds":
             return [
-                Cell(fleet=fleet, load=75, trace="conv", policies=_FOUR, blocks=5, block_requests=1000)
+                Cell(fleet=fleet, load=75, trace="conv", policies=_PROMISED, blocks=5, block_requests=1000)
                 for fleet in _FLEETS
             ]
         case "full":
