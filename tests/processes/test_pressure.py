@@ -8,6 +8,9 @@ pytestmark = pytest.mark.processes
 
 PATH = "/v1/chat/completions"
 
+SHARED = range(5, 26)
+"""How many of thirty may go to one of two instances: as their learned speeds differ, though no herd, 27 or more."""
+
 
 @pytest.fixture(scope="module", params=["least_load", "expected_wait", "predicted_ttft"])
 def fleet(start_fleet, request) -> Fleet:
@@ -58,7 +61,7 @@ async def thirty(http, fleet: Fleet, *, is_burst: bool) -> int:
 
 async def test_overlapping_requests_are_shared_and_leave_nothing_behind(http, fleet):
     """Thirty requests, each sent when the one before has begun, are shared out and leave every count at 0."""
-    assert 8 <= await thirty(http, fleet, is_burst=False) <= 22
+    assert await thirty(http, fleet, is_burst=False) in SHARED
     await asyncio.to_thread(fleet.wait_until_idle)
 
 
@@ -66,7 +69,7 @@ async def test_a_burst_through_two_replicas_is_shared_and_leaves_nothing_behind(
     """Thirty requests in one instant through two replicas that cannot see each other's are shared out all the same."""
     await thirty(http, fleet, is_burst=True)  # the first one opens connections to the bus, and may choose without it
     await asyncio.to_thread(fleet.wait_until_idle)
-    assert 8 <= await thirty(http, fleet, is_burst=True) <= 22
+    assert await thirty(http, fleet, is_burst=True) in SHARED
     await asyncio.to_thread(fleet.wait_until_idle)
 
 
