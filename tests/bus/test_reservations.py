@@ -42,6 +42,10 @@ class Store:
         seconds, microseconds = await self.client.time()
         return int(seconds) * 1_000_000 + int(microseconds)
 
+    async def young_us(self) -> int:
+        """Server time of a view that is young enough for as long as any test takes, however slow the machine."""
+        return await self.now_us() + 60_000_000
+
     async def reserve(
         self,
         *instances: str,
@@ -53,7 +57,7 @@ class Store:
         offers=None,
     ):
         """Call the script; by default with equal offers."""
-        view_us = await self.now_us() if view_us is None else view_us
+        view_us = await self.young_us() if view_us is None else view_us
         offers = offers if offers is not None else [FREE] * len(instances)
         args = [reservation, amount, grace_ms, view_us, oldest_us, *(number for offer in offers for number in offer)]
         return await self._scripts["reserve"]([reserved_key(POOL, name) for name in instances], args)
@@ -233,7 +237,7 @@ def test_the_pure_choice_is_the_first_of_the_lowest(pairs):
 async def test_replicas_that_choose_in_the_same_instant_see_each_other(bus):
     """Forty choices of ten replicas by one and the same old view end ten, ten, ten and ten."""
     replicas = [Reservations(bus.connect(), POOL) for _ in range(10)]
-    view_us = await Store(bus.client).now_us()
+    view_us = await Store(bus.client).young_us()
     offers = [Offer(name, 0.0, 0.001, 0.0, 0, 0) for name in "abcd"]
 
     choices = [
@@ -494,7 +498,7 @@ async def test_a_bus_that_does_not_answer_leaves_the_choice_to_the_replica(bus):
 
 async def test_a_request_without_tokens_is_reserved_as_one(reservations, store):
     """An empty prompt is a request all the same."""
-    await reservations.choose(AB, reservation="x", tokens=0, view_us=await store.now_us())
+    await reservations.choose(AB, reservation="x", tokens=0, view_us=await store.young_us())
 
     assert await store.sums() == InTransit(1, 1)
 
@@ -503,7 +507,7 @@ async def test_a_score_that_is_no_number_leaves_the_choice_to_the_replica(reserv
     """The script refuses it whole."""
     offers = [AB[0], Offer("b", math.nan, 0.0, 0.0, 0, 0)]
 
-    assert await reservations.choose(offers, reservation="x", tokens=1, view_us=await store.now_us()) is None
+    assert await reservations.choose(offers, reservation="x", tokens=1, view_us=await store.young_us()) is None
     assert reservations.failures == 1
     assert await store.sums() == InTransit()
 
@@ -538,8 +542,8 @@ class Race:
 
     async def reserve(self, reservation: str, tokens: int) -> None:
         """Reserve at the worker's instance."""
-        offers, now_us = [Offer("a", 0.0, 0.0, 0.0, 0, 0)], await self.store.now_us()
-        assert await self.replicas[0].choose(offers, reservation=reservation, tokens=tokens, view_us=now_us)
+        offers, view_us = [Offer("a", 0.0, 0.0, 0.0, 0, 0)], await self.store.young_us()
+        assert await self.replicas[0].choose(offers, reservation=reservation, tokens=tokens, view_us=view_us)
 
     async def give_back(self, replica: int = 0, reservation: str = "x") -> None:
         """A replica gives back."""
@@ -592,7 +596,7 @@ async def test_arrival_after_expiry(race):
 async def test_a_reserve_that_ran_late(real_bus):
     """The replica gave up; the server, stopped for longer than 250 ms, runs the script and reserves nothing."""
     store, reservations = Store(real_bus.client), Reservations(real_bus.connect(timeout_s=0.05), POOL)
-    await reservations.choose(AB, reservation="first", tokens=1, view_us=await store.now_us())  # it knows the script
+    await reservations.choose(AB, reservation="first", tokens=1, view_us=await store.young_us())  # it knows the script
     calls = (await real_bus.calls())["evalsha"]
     view_us = await store.now_us()
 
@@ -618,7 +622,7 @@ async def test_a_reserve_whose_reply_is_lost_stands_until_it_expires(bus):
     await store.reserve("a", reservation="others", amount=5000, grace_ms=LONGEST_GRACE_MS)  # and renews no expiry of x
     wire.loses_answer = True
 
-    assert await reservations.choose(AB, reservation="x", tokens=10, view_us=await store.now_us()) is None
+    assert await reservations.choose(AB, reservation="x", tokens=10, view_us=await store.young_us()) is None
     worker = Worker(bus.connect(), "a")
     worker.publisher.arrived("x")
     await worker.publish()
