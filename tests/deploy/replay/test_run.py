@@ -43,8 +43,8 @@ async def test_stalled_server_does_not_slow_the_sending(server):
     async with asyncio.timeout(20):
         report = await replay(dues(30, 0.01), PROMPTS, [Target(server.url)], stop=asyncio.Event())
     assert (report.answered, report.failed) == (30, 0)
-    # The first request waited for the last to be due, 290 ms after itself, and its TTFT says so; a busy machine may have
-    # sent it late, which its lag says.
+    # The first request waited for the last to be due, 290 ms after itself, and its TTFT says so; where a busy machine
+    # sent it late, its lag says that.
     assert report.ttft_ms is not None
     assert report.lag_ms is not None
     assert report.ttft_ms.max + report.lag_ms.max >= 289
