@@ -33,17 +33,19 @@ class Wire:
     def __init__(self, client: redis_asyncio.Redis) -> None:
         self.client = client
         self.loses_command = self.loses_answer = False
+        self.has_lost_answer = False
+        """Whether the call that was lost last came through, and only its answer did not."""
         self._execute = client.execute_command
         client.execute_command = self._lossy  # type: ignore[method-assign]
 
     async def _lossy(self, *args: Any, **options: Any) -> Any:
         is_call = args[0] == "EVALSHA"
         if is_call and self.loses_command:
-            self.loses_command = False
+            self.loses_command = self.has_lost_answer = False
             raise redis.exceptions.ConnectionError("the command was lost")
         answer = await self._execute(*args, **options)
         if is_call and self.loses_answer:
-            self.loses_answer = False
+            self.loses_answer, self.has_lost_answer = False, True
             raise redis.exceptions.ConnectionError("the answer was lost")
         return answer
 
@@ -262,11 +264,9 @@ class World:
                 each for each in self.requests if each.accepted_by is worker and each.id not in publisher._arrived
             ]
         else:
+            came_through = publisher.sequence > sequence and self.wires[instance].has_lost_answer
             stored = await self.client.hmget(pressure_key(POOL, instance), "epoch", "sequence")
-            if publisher.sequence == sequence or stored != [
-                str(publisher.epoch).encode(),
-                str(publisher.sequence).encode(),
-            ]:
+            if not came_through or stored != [str(n).encode() for n in (publisher.epoch, publisher.sequence)]:
                 return False
             settled = accepted
         for reservation in (*counted, *(each.id for each in settled)):
