@@ -42,7 +42,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """All times of the engines and of the trace are multiplied by it."""
     tokens_per_chunk: int = 16
     lanes: int = 7
-    """Policies that are served at once: seven use about half of two CPUs."""
+    """Policies that are served at once: seven, of up to four replicas, use about a third of two CPUs."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
