@@ -6,7 +6,6 @@ On the wire a record is one MessagePack array; the position is the name. New fie
 reader skips what it does not know and a newer reader sees `None` (unknown) where an older worker said nothing.
 """
 
-import math
 from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
 import msgspec
@@ -120,7 +119,6 @@ _decode_loose = msgspec.msgpack.Decoder(list[Any]).decode
 _HINTS: Final = get_type_hints(PressureRecord)
 _WHOLE: Final = frozenset(name for name in SIGNALS if _HINTS[name] == (int | None))
 _SHARES: Final = frozenset({"kv_usage"})
-_FLOATS: Final = tuple(name for name in SIGNALS if name not in _WHOLE)
 
 
 class Decoded(msgspec.Struct, frozen=True):
@@ -158,13 +156,14 @@ def decode_record(raw: bytes | None) -> Decoded:
         return Decoded(None, "too large")
     try:
         record = _decode_strict(raw)
-    except (msgspec.DecodeError, RecursionError):  # covers ValidationError: some field is not what it should be
+    except (
+        msgspec.DecodeError,
+        RecursionError,
+    ):  # covers ValidationError: some field is out of range, or NaN, or no number
         return _salvage(raw)
     if record.schema != SCHEMA_VERSION:
         return Decoded(None, "schema")
-    if not _has_identity(record.epoch, record.sequence, record.state_code) or any(
-        value is not None and math.isnan(value) for value in (getattr(record, name) for name in _FLOATS)
-    ):
+    if not _has_identity(record.epoch, record.sequence, record.state_code):
         return _salvage(raw)
     return Decoded(record)
 

@@ -146,6 +146,7 @@ class Replica:
                 view = await reader.view()
                 urls |= {registration.worker_url for registration in view.registered()}
             self._relay.forget_all_but(urls)
+            self.selection.forget_gone()
             await asyncio.sleep(HOUSEKEEPING_S)
 
     # -- pages

@@ -32,6 +32,11 @@ class Ejections:
         if self._out:
             self._out.pop(instance, None)
 
+    def forget_all_but(self, instances: Iterable[str]) -> None:
+        """Drop what is held against instances that are gone."""
+        if self._out:
+            self._out = {name: self._out[name] for name in instances if name in self._out}
+
     def is_out(self, instance: str, now: float) -> bool:
         """Whether the instance is to be left alone."""
         return instance in self._out and now < self._out[instance][0]

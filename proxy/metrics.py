@@ -72,3 +72,16 @@ class _SelectionCollector(Collector):
             failures.add_metric([pool], reader.read_failures)
             reads.add_metric([pool], reader.reads)
         yield from (faults, failures, reads)
+        reservations = CounterMetricFamily(
+            "forebay_reservations",
+            "Ends of a choice on the bus that were not a delivery: failed and too_late were decided alone.",
+            labels=["pool", "outcome"],
+        )
+        for pool, each in selection.reservations.items():
+            for outcome, count in (
+                ("failed", each.failures),
+                ("too_late", each.too_late),
+                ("given_back", each.given_back),
+            ):
+                reservations.add_metric([pool, outcome], count)
+        yield reservations

@@ -32,10 +32,6 @@ class Rotation:
         """Of `instances` (not empty) the one that this replica has not chosen for the longest."""
         return min(instances, key=self.turns(instances)) if len(instances) > 1 else instances[0]
 
-    def order(self, instances: Sequence[str]) -> list[str]:
-        """All of `instances`, the one whose turn it is first."""
-        return sorted(instances, key=self.turns(instances))
-
     def note(self, instance: str) -> None:
         """`instance` was chosen."""
         self._turn += 1

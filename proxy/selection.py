@@ -125,6 +125,12 @@ class Selection:
         if reservations is not None:
             reservations.give_back(selected.instance, selected.reservation)
 
+    def forget_gone(self) -> None:
+        """Drop what is remembered of instances that no view knows any longer."""
+        known = [name for reader in self.readers.values() for name in reader.last_view.readings]
+        self._rotation.forget_all_but(known)
+        self.ejections.forget_all_but(known)
+
     def models(self) -> list[str]:
         """Models that live instances serve, by the last views."""
         return sorted({model for registration in self._taking() for model in registration.models})

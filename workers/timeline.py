@@ -168,10 +168,6 @@ class Timeline:
         elif stage is Stage.DECODE:
             self._begin_decode(request, now)
 
-    def reconsider(self, request: Request, work: Work) -> None:
-        """A better knowledge of what a request asks for has come; it counts from now on."""
-        request.work = work
-
     def finish(
         self,
         request: Request,

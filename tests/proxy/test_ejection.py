@@ -55,3 +55,13 @@ def test_nobody_is_out_longer_than_the_longest_pause(events):
         assert ejections.usable("abc", now)
         assert not ejections.is_out(name, now + LONGEST_PAUSE_S)
         now += later_s
+
+
+def test_what_is_gone_is_forgotten():
+    """State is as large as the fleet; nothing is held against who comes back under an old name."""
+    ejections = Ejections()
+    ejections.failed("a", 0.0)
+    ejections.failed("b", 0.0)
+    ejections.forget_all_but(["b", "c"])
+    assert not ejections.is_out("a", 0.1)
+    assert ejections.is_out("b", 0.1)

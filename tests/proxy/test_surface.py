@@ -250,3 +250,18 @@ async def test_a_bus_that_falls_silent_is_no_fault_of_the_request(fleet):
     for _ in range(3):
         assert (await (await fleet.ask(path=CHAT)).answer())[0] == 200
     fleet.bus.speak_again()
+
+
+async def test_what_became_of_reservations_is_counted(fleet):
+    """A request that its worker refused gives its reservation back, and /metrics says so."""
+
+    def refuse(peer: Peer, _: Asked) -> None:
+        peer.answer(b"{}", status="503 Service Unavailable", more="x-forebay-verdict: refused\r\n")
+
+    await fleet.worker("a", refuse)
+    await fleet.start()
+    assert (await (await fleet.ask()).answer())[0] == 503
+    await until(lambda: fleet.replica.selection.reservations["default"].given_back == 1)
+    caller = await fleet.callers.ask(f"http://127.0.0.1:{fleet.replica.admin_port}", "/metrics", method="GET")
+    _, page = await caller.answer()
+    assert b'forebay_reservations_total{outcome="given_back",pool="default"} 1.0' in page
