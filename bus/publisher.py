@@ -54,6 +54,10 @@ class Publisher:
         """0 until the bus has given one."""
         self.sequence = 0
         self.published = 0
+        self.settled = 0
+        """Reservations that a publish ended; those that arrive and have expired by then are not among them."""
+        self.last_record: PressureRecord | None = None
+        """What was last stored."""
         self.failures = 0
         self.is_superseded = False
         self.is_withdrawn = False
@@ -148,17 +152,19 @@ class Publisher:
 
     async def _publish_record(self) -> None:
         self.sequence += 1
-        record = encode_record(self._make_record(self.epoch, self.sequence))
+        record = self._make_record(self.epoch, self.sequence)
         settled = list(self._arrived)
         ttl_ms = self._registration().ttl_ms
-        is_stored, detail = await self._publish(
+        is_stored, detail, *settled_now = await self._publish(
             (self._pressure_key, self._instances_key, self._reserved_key),
-            (record, self.epoch, self.sequence, ttl_ms, self.instance, *settled),
+            (encode_record(record), self.epoch, self.sequence, ttl_ms, self.instance, *settled),
         )
         if not is_stored and int(detail) > self.epoch:
             self._give_way(int(detail))
         elif is_stored:
             self.published += 1
+            self.settled += settled_now[0]
+            self.last_record = record
             for reservation in settled:
                 self._arrived.pop(reservation, None)
             if not detail:

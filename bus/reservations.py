@@ -35,6 +35,7 @@ class Reservations:
 
     def __init__(self, client: redis_asyncio.Redis, pool: str, *, grace_ms: int = GRACE_MS) -> None:
         self.pool = pool
+        self.made = 0
         self.failures = 0
         self.too_late = 0
         self.given_back = 0
@@ -67,6 +68,7 @@ class Reservations:
         if not reply[0]:
             self.too_late += 1
             return None
+        self.made += 1
         return Reserved(
             reply[0] - 1,
             [float(score) for score in reply[1::3]],

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 
 import msgspec
@@ -35,7 +36,7 @@ class Replica:
     """One proxy process."""
 
     def __init__(self, config: ProxyConfig) -> None:
-        self.name = config.name or f"{config.host}:{config.port}"
+        self.name = config.name or default_name(config)
         self._config = config
         budget_s = config.read_budget_ms / 1000
         self._bus = connect(config.redis, timeout_s=max(4 * budget_s, 0.1))
@@ -178,6 +179,15 @@ class Replica:
         request_id = request.query.get("request_id")
         page = debug.selections(self.selection, limit=int(limit) if limit.isdigit() else 50, request_id=request_id)
         return _json(page)
+
+
+def default_name(config: ProxyConfig) -> str:
+    """Name of a replica that was given none: where it listens; on all addresses, the machine's name stands for them.
+
+    Replicas in containers all listen on 0.0.0.0:8000, and their ties must differ.
+    """
+    host = socket.gethostname() if config.host in {"0.0.0.0", "::"} else config.host  # noqa: S104 - compared, not bound
+    return f"{host}:{config.port}"
 
 
 def _json(page: object, status: int = 200) -> web.Response:

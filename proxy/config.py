@@ -29,7 +29,12 @@ class ProxyConfig(CostSettings, frozen=True, kw_only=True):
         bool, Meta(description="Share the port with other replicas on this machine (SO_REUSEPORT).")
     ] = False
     debug_on_main_port: Annotated[bool, Meta(description="Serve /debug and /metrics on the API port too.")] = False
-    name: Annotated[str, Meta(description="Name of this replica in logs and debug output; by default HOST:PORT.")] = ""
+    name: Annotated[
+        str,
+        Meta(
+            description="Name of this replica in logs and debug output; by default HOST:PORT, HOST that of the machine."
+        ),
+    ] = ""
     strategy: Annotated[str, Meta(description="How an instance is chosen.")] = "predicted_ttft"
     weight: LeastLoadWeights = LeastLoadWeights()
     tokenizer: Annotated[

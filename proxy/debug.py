@@ -115,7 +115,7 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "runner_up_score": None if runner_up is None else choice.score(runner_up),
         "margin": choice.margin,
         "decided_by": "bus" if choice.reserved else "replica",
-        "predicted_ttft_s": evaluation.ttft_s[choice.index] if evaluation.ttft_s else None,
+        "predicted_ttft_s": decision.predicted_ttft_s,
         "real_ttft_s": decision.real_ttft_s,
         "imputed": {evaluation.instances[index]: donors for index, donors in evaluation.imputed.items()},
         "candidates_in_all": len(evaluation.instances),

@@ -1,5 +1,6 @@
 """What a replica counts, for Prometheus; the numbers of the selection and the readers are asked for at each scrape."""
 
+import time
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -23,6 +24,12 @@ class ProxyMetrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self._predicted_ttft = Histogram(
+            "forebay_ttft_predicted_seconds",
+            "What was predicted for the requests of forebay_ttft_seconds, when their instance was chosen.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
         self.retries = Counter("forebay_retries", "Requests sent to another instance.", registry=self.registry)
         self.broken = Counter("forebay_broken_streams", "Streams that ended early.", registry=self.registry)
         self.registry.register(_SelectionCollector(selection))
@@ -35,9 +42,11 @@ class ProxyMetrics:
             child = self._by_status[status] = self._requests.labels(str(status))
         child.inc()
 
-    def saw_ttft(self, seconds: float) -> None:
-        """A first event, or a whole plain answer, came after `seconds`."""
+    def saw_ttft(self, seconds: float, predicted_s: float | None) -> None:
+        """A first event, or a whole plain answer, came after `seconds`; `predicted_s` were predicted, if any."""
         self._ttft.observe(seconds)
+        if predicted_s is not None:
+            self._predicted_ttft.observe(predicted_s)
 
 
 class _SelectionCollector(Collector):
@@ -74,14 +83,41 @@ class _SelectionCollector(Collector):
         yield from (faults, failures, reads)
         reservations = CounterMetricFamily(
             "forebay_reservations",
-            "Ends of a choice on the bus that were not a delivery: failed and too_late were decided alone.",
+            "Choices on the bus: made there; failed and too_late were decided alone; given_back were not "
+            "delivered.",
             labels=["pool", "outcome"],
         )
         for pool, each in selection.reservations.items():
             for outcome, count in (
+                ("made", each.made),
                 ("failed", each.failures),
                 ("too_late", each.too_late),
                 ("given_back", each.given_back),
             ):
                 reservations.add_metric([pool, outcome], count)
         yield reservations
+        yield from self._instances()
+
+    def _instances(self) -> Iterable[Metric]:
+        """What the last view says of each instance, unknown left out: the age of its record, what is in transit."""
+        age = GaugeMetricFamily(
+            "forebay_record_age_seconds", "Age of the record, known instances.", labels=["instance"]
+        )
+        tokens = GaugeMetricFamily("forebay_in_transit_tokens", "Reserved, in no record yet.", labels=["instance"])
+        requests = GaugeMetricFamily("forebay_in_transit_requests", "Reserved, in no record yet.", labels=["instance"])
+        states = {"ready": 0, "draining": 0, "unknown": 0}
+        now_s = time.monotonic()
+        for reader in self._selection.readers.values():
+            for pressure in reader.last_view.live(now_s):
+                name, record = [pressure.instance], pressure.record
+                states["unknown" if record is None else record.state] += 1
+                if record is not None and pressure.age_ms is not None:
+                    age.add_metric(name, pressure.age_ms / 1000)
+                tokens.add_metric(name, pressure.in_transit_tokens)
+                requests.add_metric(name, pressure.in_transit_requests)
+        counts = GaugeMetricFamily(
+            "forebay_instances", "Instances by state as this replica sees them.", labels=["state"]
+        )
+        for state, count in states.items():
+            counts.add_metric([state], count)
+        yield from (age, tokens, requests, counts)

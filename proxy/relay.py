@@ -178,7 +178,7 @@ class Relay:
         seconds = time.monotonic() - exchange.started_s
         selected.decision.real_ttft_s = seconds
         exchange.line.ttft_ms = round(seconds * 1000, 1)
-        self._metrics.saw_ttft(seconds)
+        self._metrics.saw_ttft(seconds, selected.decision.predicted_ttft_s)
 
     def _client(self, worker_url: str) -> HopClient:
         client = self._clients.get(worker_url)

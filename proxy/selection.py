@@ -53,6 +53,12 @@ class Decision(msgspec.Struct):
     real_ttft_s: float | None = None
     """Time to first token as it came, once it has."""
 
+    @property
+    def predicted_ttft_s(self) -> float | None:
+        """Time to first token that was predicted at the instance chosen; None: the strategy predicts none."""
+        predicted = self.choice.evaluation.ttft_s
+        return predicted[self.choice.index] if predicted else None
+
 
 class Selected(msgspec.Struct, frozen=True):
     """Where a request goes, and what it asks for."""

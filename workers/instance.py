@@ -105,9 +105,7 @@ class Instance:
             on_change=self.publisher.announce,
             on_load=self._take_engine_load,
         )
-        self.metrics = metrics.instance(
-            instance.id, inflight=lambda: len(self.timeline), published=lambda: self.publisher.published
-        )
+        self.metrics = metrics.instance(instance.id, inflight=lambda: len(self.timeline), publisher=self.publisher)
         self._idle = asyncio.Event()
         self._idle.set()
 

@@ -1,8 +1,13 @@
 """What a worker counts about itself, for Prometheus. Each process has a registry of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from bus.publisher import Publisher
+from bus.record import SIGNALS
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _RATIOS = (0.02, 0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 0.75, 1, 2, 5, 10)
@@ -33,17 +38,46 @@ class WorkerMetrics:
         self._inflight = Gauge(
             "forebay_worker_inflight", "Accepted and not finished.", ["instance"], registry=self.registry
         )
-        self._published = Gauge(
-            "forebay_worker_records_published", "Records published so far.", ["instance"], registry=self.registry
-        )
+        self._publishers = _PublisherCollector()
+        self.registry.register(self._publishers)
 
-    def instance(
-        self, name: str, *, inflight: Callable[[], float], published: Callable[[], float]
-    ) -> "InstanceMetrics":
-        """Metrics of one instance; the callables are asked at every scrape."""
+    def instance(self, name: str, *, inflight: Callable[[], float], publisher: Publisher) -> "InstanceMetrics":
+        """Metrics of one instance; `inflight` and the publisher are asked at every scrape."""
         self._inflight.labels(name).set_function(inflight)
-        self._published.labels(name).set_function(published)
+        self._publishers.add(publisher)
         return InstanceMetrics(self._requests, self._ttft.labels(name), self._error.labels(name), name)
+
+
+class _PublisherCollector(Collector):
+    """Reads what publishers count and last published, so that publishing pays nothing for it."""
+
+    def __init__(self) -> None:
+        self._publishers: list[Publisher] = []
+
+    def add(self, publisher: Publisher) -> None:
+        """Tell of one more instance."""
+        self._publishers.append(publisher)
+
+    def collect(self) -> Iterable[Metric]:
+        """Records published, faults, reservations settled, and the pressure as it was last published."""
+        published = CounterMetricFamily("forebay_worker_records_published", "Records published.", labels=["instance"])
+        failures = CounterMetricFamily("forebay_worker_publish_failures", "Publishes that failed.", labels=["instance"])
+        settled = CounterMetricFamily(
+            "forebay_worker_reservations_settled", "Reservations that a publish ended.", labels=["instance"]
+        )
+        pressure = GaugeMetricFamily(
+            "forebay_pressure", "Signals as last published, unknown left out.", labels=["instance", "signal"]
+        )
+        for publisher in self._publishers:
+            name = publisher.instance
+            published.add_metric([name], publisher.published)
+            failures.add_metric([name], publisher.failures)
+            settled.add_metric([name], publisher.settled)
+            for signal in SIGNALS if publisher.last_record else ():
+                value = getattr(publisher.last_record, signal)
+                if value is not None:
+                    pressure.add_metric([name, signal], value)
+        yield from (published, failures, settled, pressure)
 
 
 class InstanceMetrics:

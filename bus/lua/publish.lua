@@ -9,7 +9,8 @@
 -- ARGV[4]  ttl_ms      integer >= 1, life of the record, milliseconds
 -- ARGV[5]  instance    field of KEYS[2]
 -- ARGV[6…] reservations whose requests this record counts, or that have already ended: settled in the same step
--- Returns  {1, registered}  stored; registered is 0 if no living registration of this epoch stands
+-- Returns  {1, registered, settled}  stored; registered is 0 if no living registration of this epoch stands; settled is
+--                           how many of the reservations stood
 --          {0, epoch}       refused: `epoch`, a string, is the one that owns the instance
 
 local record, instance = ARGV[1] or '', ARGV[5] or ''
@@ -34,5 +35,5 @@ local now_us = server_us()
 redis.call('HSET', KEYS[1], 'record', record, 'published_us', digits(now_us),
   'epoch', digits(epoch), 'sequence', digits(sequence))
 redis.call('PEXPIRE', KEYS[1], digits(ttl_ms))
-end_reservations(KEYS[3], now_us, 6)
-return {1, entry_epoch == epoch and tonumber(entry_expires) > now_us and 1 or 0}
+local settled = end_reservations(KEYS[3], now_us, 6)
+return {1, entry_epoch == epoch and tonumber(entry_expires) > now_us and 1 or 0, settled}

@@ -3,10 +3,12 @@ import contextlib
 import logging
 import time
 
+from bus.in_transit import Offer
 from bus.keys import instances_key, pressure_key
 from bus.publisher import COALESCE_S
 from bus.record import decode_record
 from bus.registration import decode_entry
+from bus.reservations import Reservations
 from tests.bus.worker import POOL, Worker, registration, until
 
 PRESSURE, INSTANCES = pressure_key(POOL, "a"), instances_key(POOL)
@@ -58,6 +60,25 @@ async def test_the_record_lives_as_long_as_its_ttl_and_each_publish_renews_it(bu
     assert await bus.client.pttl(PRESSURE) > 100
 
     await until(lambda: _is_absent(bus))
+
+
+async def test_reservations_count_as_settled_only_if_they_stood(bus):
+    """What had expired before its request arrived is not settled; the record that was stored is remembered."""
+    worker = Worker(bus.client)
+    await worker.publish()
+    reservations = Reservations(bus.client, POOL)
+    seconds, microseconds = await bus.client.time()
+    now_us = int(seconds) * 1_000_000 + int(microseconds)
+    offer = Offer("a", 0.0, 0.0, 0.0, 0, 0)
+    await reservations.choose([offer], reservation="stands", tokens=5, view_us=now_us + 30_000_000)
+    worker.publisher.arrived("stands")
+    worker.publisher.arrived("expired")
+    worker.signals = {"inflight": 2}
+
+    await worker.publish()
+
+    assert (reservations.made, worker.publisher.settled) == (1, 1)
+    assert worker.publisher.last_record.inflight == 2
 
 
 async def test_changes_in_quick_succession_share_records(bus):

@@ -340,16 +340,16 @@ async def test_an_older_worker_is_refused_while_the_newer_ones_registration_stan
 async def test_publish_says_whether_a_living_registration_stands(scripts, bus):
     """Missing, expired and another worker's registration all mean: register again."""
     _, epoch = await scripts.register()
-    assert await scripts.publish(epoch=int(epoch), sequence=1) == [1, 1]
+    assert await scripts.publish(epoch=int(epoch), sequence=1) == [1, 1, 0]
 
     await scripts.register(epoch=int(epoch), lifetime_ms=0)
-    assert await scripts.publish(epoch=int(epoch), sequence=2) == [1, 0]
+    assert await scripts.publish(epoch=int(epoch), sequence=2) == [1, 0, 0]
 
     await bus.client.delete(INSTANCES)
-    assert await scripts.publish(epoch=int(epoch), sequence=3) == [1, 0]
+    assert await scripts.publish(epoch=int(epoch), sequence=3) == [1, 0, 0]
 
     await scripts.register(epoch=int(epoch))
-    assert await scripts.publish(epoch=int(epoch) + 1, sequence=4) == [1, 0]
+    assert await scripts.publish(epoch=int(epoch) + 1, sequence=4) == [1, 0, 0]
 
 
 RUBBISH = ["", "abc", "nan", "inf", "-inf", "-5", "1.5", "9" * 30, str(2**53), "0x"]
@@ -365,7 +365,7 @@ async def test_rubbish_in_place_of_an_epoch_locks_nobody_out(scripts, bus, rubbi
 
     assert is_stored == 1
     assert 0 < int(epoch) <= LARGEST
-    assert await scripts.publish(epoch=int(epoch)) == [1, 1]
+    assert await scripts.publish(epoch=int(epoch)) == [1, 1, 0]
 
 
 # --- memory and purge

@@ -35,6 +35,8 @@ async def test_the_pages_of_a_worker(site):
     assert b'forebay_worker_requests_total{instance="a",outcome="answered"} 1.0' in pages["/metrics"]
     assert b'forebay_worker_inflight{instance="a"} 0.0' in pages["/metrics"]
     assert b'forebay_worker_ttft_prediction_error_count{instance="a"} 1.0' in pages["/metrics"]
+    assert b'forebay_pressure{instance="a",signal="ready_queue_depth"} 0.0' in pages["/metrics"]
+    assert b'signal="kv_usage"' not in pages["/metrics"], "unknown is not zero"
     [prediction] = msgspec.json.decode(pages["/debug/predictions"])["a"]
     assert prediction["predicted_ttft_s"] > 0
     assert prediction["real_ttft_s"] > 0
