@@ -83,8 +83,7 @@ class _SelectionCollector(Collector):
         yield from (faults, failures, reads)
         reservations = CounterMetricFamily(
             "forebay_reservations",
-            "Choices on the bus: made there; failed and too_late were decided alone; given_back were not "
-            "delivered.",
+            "Choices on the bus: made there; failed and too_late were decided alone; given_back were not delivered.",
             labels=["pool", "outcome"],
         )
         for pool, each in selection.reservations.items():
