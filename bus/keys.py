@@ -5,11 +5,16 @@
 | `forebay:{POOL}:pressure:INSTANCE` | hash | PEXPIRE, the record's TTL         | the one worker with the epoch  | proxies |
 | `forebay:{POOL}:reserved:INSTANCE` | hash | PEXPIRE, the grace period         | proxies; the worker settles    | proxies |
 | `forebay:{POOL}:instances`         | hash | expiry in each entry; ten minutes | workers, fenced by epoch       | proxies |
+| `forebay:{key:NAME}:leases`        | zset | PEXPIRE, the longest lease        | proxies                        | proxies |
+| `forebay:{key:NAME}:spent`         | hash | PEXPIRE, until it has drained     | proxies                        | proxies |
 
 `pressure` has the fields `record` (MessagePack, see bus/record.py), `epoch`, `sequence` and `published_us` (server
 time). `reserved` has the sums `tokens`, `requests` and `oldest`, and a field `r:ID` for each reservation in transit (see
 bus/lua/prelude.lua). `instances` maps an instance id to `EPOCH;EXPIRES_US;PAYLOAD` (see bus/registration.py); an expired entry is
 kept for ten minutes, as the memory of which models this pool served.
+
+`leases` are the requests of one API key in flight, by id, each with its end; `spent` the tokens it has spent of its
+limit a minute (see bus/lua/take_key.lua). A colon is in no pool's name, so no pool is taken for a key.
 
 The braces are Redis Cluster's hash tag: all keys of one pool live in one slot, so that one script can touch them.
 """
@@ -47,6 +52,16 @@ def instances_key(pool: str) -> str:
     'forebay:{default}:instances'
     """
     return f"forebay:{{{_checked_pool(pool)}}}:instances"
+
+
+def api_key_keys(name: str) -> tuple[str, str]:
+    """Keys of the limits of one API key: leases, spent.
+
+    >>> api_key_keys("team-a")
+    ('forebay:{key:team-a}:leases', 'forebay:{key:team-a}:spent')
+    """
+    tag = f"forebay:{{key:{_checked_pool(name)}}}"  # names of keys are made as those of pools
+    return f"{tag}:leases", f"{tag}:spent"
 
 
 def checked_instance(instance: str) -> str:

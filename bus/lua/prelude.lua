@@ -138,3 +138,21 @@ local function end_reservations(key, now_us, first)
   end
   return ended
 end
+
+-- Tokens that an API key has spent, draining by its limit a minute: the hash `spent` of take_key.
+
+-- What is left of it now. What is stored and no number was not written here, and counts as nothing.
+local function spent_now(key, per_minute, now_us)
+  local stored = redis.call('HMGET', key, 'tokens', 'at_us')
+  local tokens, at_us = finite(stored[1]), whole(stored[2], 0, LARGEST)
+  if not tokens or not at_us then
+    return 0
+  end
+  return math.max(0, tokens - per_minute * math.max(0, now_us - at_us) / 60000000)
+end
+
+-- Store it; the key lives until all has drained, at most a day.
+local function spend(key, per_minute, tokens, now_us)
+  redis.call('HSET', key, 'tokens', string.format('%.17g', tokens), 'at_us', digits(now_us))
+  redis.call('PEXPIRE', key, digits(math.min(86400000, math.ceil(tokens * 60000 / per_minute) + 1000)))
+end

@@ -82,6 +82,11 @@ def test_no_script_needs_more_than_redis_7_0(name):
         "HEXISTS",
         "HINCRBY",
         "DEL",
+        "ZADD",
+        "ZCARD",
+        "ZREM",
+        "ZREMRANGEBYSCORE",
+        "ZSCORE",
     }
     assert not re.search(r"\b(cjson|cmsgpack|struct|bit|os|loadstring)\b|redis\.(sha1hex|setresp|acl)", code)
 
