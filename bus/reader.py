@@ -48,7 +48,8 @@ BusState = Literal["fresh", "stale", "blind"]
 class Reader:
     """Reads the pressure of one pool; one reader a pool and process.
 
-    `budget_s` bounds how long a caller waits; `clock` is monotonic, in seconds.
+    `budget_s` bounds how long a caller waits; `clock` is monotonic, in seconds. An instance whose `worker_url` is not
+    admitted does not exist.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Reader:
         pool: str,
         *,
         budget_s: float = 0.025,
+        admits: Callable[[str], bool] = lambda worker_url: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pool = pool
@@ -67,6 +69,7 @@ class Reader:
         self._script = Script(client, "read_pool")
         self._instances_key = instances_key(pool)
         self._budget_s = budget_s
+        self._admits = admits
         self._clock = clock
         self._view = PoolView(pool, 0, float("-inf"), {}, 0)
         self._keys: dict[str, tuple[str, str]] = {}
@@ -207,6 +210,8 @@ class Reader:
             entry = decode_entry(raw_entry)
             if entry is None:
                 self.faults["registration"] += 1
+            elif not self._admits(entry.registration.worker_url):
+                entries.pop(instance, None)
             else:
                 entries[instance] = entry
         self._entries = entries

@@ -24,6 +24,7 @@ COMMANDS = {
     "replay": LazyCommand("deploy.commands.replay:replay", "Send a recorded trace and report what clients saw."),
     "top": LazyCommand("deploy.commands.top:top", "The load of every instance, live."),
     "why": LazyCommand("deploy.commands.why:why", "Why a past request went where it went."),
+    "key": LazyCommand("deploy.commands.key:key", "Make API keys for clients."),
     "check": LazyCommand("deploy.commands.check:check", "Say what is wrong with the configuration, and what to do."),
 }
 

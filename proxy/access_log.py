@@ -17,6 +17,8 @@ class AccessLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     method: str
     path: str
     status: int = 0
+    key: str | None = None
+    """Name of the client's API key, as the file of keys has it."""
     model: str | None = None
     instance: str | None = None
     tries: int = 0

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import logging
+import re
 import socket
+import ssl
 import time
 
 import msgspec
@@ -11,25 +13,32 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from bus.client import connect
+from bus.hop.admin import Page, behind_key
 from bus.hop.process import run_until_signal
+from bus.hop.secrets import read_secret
 from bus.hop.server import Listener
+from bus.hop.tls import is_loopback, server_tls
 from bus.reader import Reader
 from bus.reservations import Reservations
 from proxy import debug
 from proxy.access_log import AccessLog
 from proxy.config import ProxyConfig
+from proxy.door import Door
 from proxy.metrics import ProxyMetrics
 from proxy.relay import Relay
 from proxy.rotation import Rotation
 from proxy.selection import Selection
 from proxy.strategies import STRATEGIES
-from proxy.surface import LocalPage, Surface
+from proxy.surface import Surface
 from proxy.tokenizer import Tokenizers
+from proxy.uplinks import Uplinks
 
 log = logging.getLogger("forebay.proxy")
 
 #: How often a replica without traffic looks at the bus: for /ready, for the debug pages, to forget what is gone.
 HOUSEKEEPING_S = 0.5
+
+_LIMIT = re.compile("[0-9]{1,6}")
 
 
 class Replica:
@@ -40,7 +49,10 @@ class Replica:
         self._config = config
         budget_s = config.read_budget_ms / 1000
         self._bus = connect(config.redis, timeout_s=max(4 * budget_s, 0.1))
-        self._readers = [Reader(self._bus, pool, budget_s=budget_s) for pool in config.pool]
+        self._uplinks = Uplinks(config)
+        self._readers = [
+            Reader(self._bus, pool, budget_s=budget_s, admits=self._uplinks.admits) for pool in config.pool
+        ]
         self._lease_bus = connect(config.redis, timeout_s=budget_s)
         self._reservations = [Reservations(self._lease_bus, pool) for pool in config.pool]
         self.selection = Selection(
@@ -49,8 +61,11 @@ class Replica:
             STRATEGIES[config.strategy](config),
             rotation=Rotation.of_replica(self.name),
         )
-        self._metrics = ProxyMetrics(self.selection)
-        self._relay = Relay(config, self.selection, self._metrics)
+        self._door = Door(config.api_keys, self._lease_bus)
+        self._admin_key = read_secret(config.admin_key_file)
+        self._tls = server_tls(config.tls_cert, config.tls_key)
+        self._metrics = ProxyMetrics(self.selection, self._uplinks, self._door)
+        self._relay = Relay(config, self.selection, self._metrics, self._uplinks)
         self._inflight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -72,26 +87,29 @@ class Replica:
     async def start(self) -> None:
         """Read the bus once, then listen. Raises PortBusy."""
         config = self._config
-        health: dict[str, LocalPage] = {"/health": self._health, "/ready": self._ready}
-        admin: dict[str, LocalPage] = {
+        health: dict[str, Page] = {"/health": self._health, "/ready": self._ready}
+        pages: dict[str, Page] = {
             **health,
             "/metrics": self._metrics_page,
             "/debug/instance_loads": self._instance_loads,
             "/debug/selections": self._selections,
         }
-        for reader in self._readers:
-            await reader.view()
+        admin = behind_key(pages, self._admin_key)
+        await self._look_at_bus()
+        await self._uplinks.look_up()
         surface = Surface(
             self.selection,
             self._relay,
             self._metrics,
             AccessLog(config.access_log),
             Tokenizers(config.tokenizer),
+            self._door,
+            config,
             admin if config.debug_on_main_port else health,
         )
         app = web.Application()
         app.add_routes([web.get(path, page) for path, page in admin.items()])
-        self._admin = Listener.of_app(app, config.host, config.admin_port)
+        self._admin = Listener.of_app(app, config.admin_host, config.admin_port, tls=self._tls_of(config.admin_host))
         await self._admin.start()
 
         async def counted(request: web.BaseRequest) -> web.StreamResponse:
@@ -110,6 +128,9 @@ class Replica:
             config.port,
             body_limit=config.body_limit_mb * 1024 * 1024,
             reuse_port=config.reuse_port,
+            tls=self._tls,
+            head_timeout_s=config.head_timeout_s,
+            on_unusable=self._metrics.count,
         )
         await self._api.start()
         self._housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
@@ -132,7 +153,8 @@ class Replica:
         for listener in (self._api, self._admin):
             if listener is not None:
                 await listener.stop()
-        self._relay.close()
+        self._uplinks.close()
+        await self._door.close()
         for reservations in self._reservations:
             await reservations.close()
         for reader in self._readers:
@@ -142,13 +164,20 @@ class Replica:
 
     async def _keep_house(self) -> None:
         while True:
-            urls = set()
-            for reader in self._readers:
-                view = await reader.view()
-                urls |= {registration.worker_url for registration in view.registered()}
-            self._relay.forget_all_but(urls)
+            self._uplinks.forget_all_but(await self._look_at_bus())
+            await self._uplinks.look_up()
             self.selection.forget_gone()
+            await self._door.keep()
             await asyncio.sleep(HOUSEKEEPING_S)
+
+    async def _look_at_bus(self) -> set[str]:
+        """Refresh the views; the workers that they name."""
+        views = [await reader.view() for reader in self._readers]
+        return {registration.worker_url for view in views for registration in view.registered()}
+
+    def _tls_of(self, host: str) -> ssl.SSLContext | None:
+        """TLS of a listener beside the API's: what stays on this machine goes without."""
+        return None if is_loopback(host) else self._tls
 
     # -- pages
 
@@ -175,10 +204,9 @@ class Replica:
         return _json(debug.instance_loads(self.selection, self.name))
 
     async def _selections(self, request: web.BaseRequest) -> web.StreamResponse:
-        limit = request.query.get("limit", "50")
-        request_id = request.query.get("request_id")
-        page = debug.selections(self.selection, limit=int(limit) if limit.isdigit() else 50, request_id=request_id)
-        return _json(page)
+        limit = request.query.get("limit", "")
+        most = int(limit) if _LIMIT.fullmatch(limit) else 50
+        return _json(debug.selections(self.selection, limit=most, request_id=request.query.get("request_id")))
 
 
 def default_name(config: ProxyConfig) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from proxy.networks import DEFAULT_NETWORKS, Networks
 from proxy.strategies.least_load import LeastLoadWeights
 from proxy.strategies.settings import CostSettings
 
@@ -25,6 +26,12 @@ class ProxyConfig(CostSettings, frozen=True, kw_only=True):
     admin_port: Annotated[
         int, Meta(ge=0, le=65535, description="Port of /metrics, /debug and /dashboard; 0: the system chooses.")
     ] = 9000
+    admin_host: Annotated[
+        str, Meta(description="Address of the admin listener; beyond loopback it wants --admin-key-file.")
+    ] = "127.0.0.1"
+    admin_key_file: Annotated[
+        str, Meta(description="File whose first line is the key of the admin pages, /health and /ready excepted.")
+    ] = ""
     reuse_port: Annotated[
         bool, Meta(description="Share the port with other replicas on this machine (SO_REUSEPORT).")
     ] = False
@@ -53,9 +60,46 @@ class ProxyConfig(CostSettings, frozen=True, kw_only=True):
     silence_timeout_s: Annotated[
         float, Meta(gt=0, le=86_400, description="Longest silence between two bytes of a running answer, s.")
     ] = 90.0
+    head_timeout_s: Annotated[
+        float, Meta(gt=0, le=3600, description="Longest time for a request's head to come, s.")
+    ] = 15.0
+    body_timeout_s: Annotated[
+        float, Meta(gt=0, le=86_400, description="Longest time for a request's body to come, s.")
+    ] = 120.0
     body_limit_mb: Annotated[int, Meta(ge=1, le=4096, description="Largest request body, MiB.")] = 64
+    api_keys: Annotated[
+        str, Meta(description="File of hashed API keys, see `forebay key`; without it every client is served.")
+    ] = ""
+    secret_file: Annotated[
+        str, Meta(description="File whose first line is the secret that workers ask for (never logged).")
+    ] = ""
+    worker_networks: Annotated[
+        tuple[str, ...],
+        Meta(description="Network, address, host name or .suffix of workers that may be dialled, repeatable."),
+    ] = DEFAULT_NETWORKS
+    tls_cert: Annotated[
+        str, Meta(description="PEM file of the certificate chain; with it the listener speaks TLS.")
+    ] = ""
+    tls_key: Annotated[str, Meta(description="PEM file of the certificate's key.")] = ""
+    worker_ca: Annotated[
+        str, Meta(description="PEM file of the CA that signed the workers' certificates: they must speak TLS then.")
+    ] = ""
+    forward_authorization: Annotated[
+        bool, Meta(description="Send the clients' Authorization header on to workers.")
+    ] = False
     drain_s: Annotated[
         float, Meta(ge=0, le=86_400, description="How long running requests may take to finish after SIGTERM, s.")
     ] = 30.0
     access_log: Annotated[bool, Meta(description="One JSON line a request on standard output.")] = True
     log_level: Annotated[str, Meta(description="debug, info, warning or error.")] = "info"
+
+    def __post_init__(self) -> None:
+        """Refuse what does not hold together."""
+        try:
+            Networks(self.worker_networks)
+        except ValueError as error:
+            raise ValueError(f"--worker-networks: {error}") from error
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("--tls-cert and --tls-key: one needs the other")
+        if self.debug_on_main_port and self.api_keys and not self.admin_key_file:
+            raise ValueError("--debug-on-main-port with --api-keys: the debug pages need --admin-key-file then")

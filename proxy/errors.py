@@ -1,13 +1,16 @@
 """From what went wrong to what a client is told: one table, OpenAI's shape."""
 
+import math
 from typing import Final
 
 import msgspec
 from aiohttp import web
 
-from bus.hop.errors import AnswerTooSlow, CannotConnect, HopFailed
+from bus.hop.errors import AnswerTooSlow, CannotConnect, HopFailed, RequestUnusable
 from bus.hop.openai_error import error_body
+from proxy.door import KeyRefused
 from proxy.facts import BadRequest
+from proxy.limiter import RateLimited
 from proxy.selection import NothingAlive, UnknownModel
 
 
@@ -27,12 +30,15 @@ PROBLEMS: Final[tuple[tuple[type[BaseException], Problem], ...]] = (
     (CannotConnect, Problem(502, "upstream_error", "worker_unreachable")),
     (AnswerTooSlow, Problem(504, "upstream_error", "worker_timeout")),
     (HopFailed, Problem(502, "upstream_error", "worker_broke_off")),
-    (web.HTTPRequestEntityTooLarge, Problem(413, "invalid_request_error", "request_too_large")),
+    (KeyRefused, Problem(401, "invalid_request_error", "invalid_api_key")),
+    (RateLimited, Problem(429, "rate_limit_error", "rate_limit_exceeded")),
 )
 
 
 def problem_of(fault: BaseException) -> Problem | None:
     """Row of the table for `fault`; None for what is a bug of ours."""
+    if isinstance(fault, RequestUnusable):
+        return Problem(fault.status, "invalid_request_error", fault.code)
     return next((problem for kind, problem in PROBLEMS if isinstance(fault, kind)), None)
 
 
@@ -46,10 +52,10 @@ def error_response(
 
 def response_of(fault: BaseException, problem: Problem) -> web.Response:
     """Answer that tells a client of `fault`."""
+    message: str
+    param: str | None
     if isinstance(fault, UnknownModel):
         message, param = f"The model `{fault}` does not exist.", "model"
-    elif isinstance(fault, web.HTTPRequestEntityTooLarge):
-        message, param = "the request body is too large", None
     else:
         message, param = str(fault), fault.param if isinstance(fault, BadRequest) else None
     if problem.status == 500:
@@ -57,4 +63,8 @@ def response_of(fault: BaseException, problem: Problem) -> web.Response:
     response = error_response(problem.status, message, kind=problem.kind, code=problem.code, param=param)
     if problem.status == 503:
         response.headers["Retry-After"] = "1"
+    if isinstance(fault, KeyRefused):
+        response.headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(fault, RateLimited):
+        response.headers["Retry-After"] = str(max(1, math.ceil(fault.retry_after_s)))
     return response

@@ -63,6 +63,9 @@ _decode_prompts = msgspec.json.Decoder(list[Any]).decode
 #: Parts of a message that are no text; their tokens depend on the engine.
 _MEDIA: Final = (b'"image_url"', b'"input_audio"', b'"input_image"', b'"video_url"', b'"file"')
 
+#: Characters of a model's name: vLLM names are paths, of files at most.
+LONGEST_MODEL: Final = 1024
+
 #: More answers than this to one prompt are not believed.
 MOST_SEQUENCES: Final = 1024
 
@@ -77,8 +80,8 @@ def read_facts(path: str, body: bytes) -> Facts:
         decoded = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise BadRequest(f"the body is not a JSON object: {fault}") from fault
-    if decoded.model is not None and not isinstance(decoded.model, str):
-        raise BadRequest("model must be a string", "model")
+    if decoded.model is not None and not (isinstance(decoded.model, str) and len(decoded.model) <= LONGEST_MODEL):
+        raise BadRequest(f"model must be a string of at most {LONGEST_MODEL} characters", "model")
     is_stream = decoded.stream is True
     prompt = b"".join((bytes(decoded.messages), bytes(decoded.prompt), bytes(decoded.input), bytes(decoded.documents)))
     text = count_text(prompt)

@@ -7,7 +7,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from proxy.door import Door
 from proxy.selection import Selection
+from proxy.uplinks import Uplinks
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -15,7 +17,7 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 class ProxyMetrics:
     """Counters and histograms of one replica."""
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: Selection, uplinks: Uplinks, door: Door) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counter("forebay_requests", "Requests by status.", ["status"], registry=self.registry)
         self._ttft = Histogram(
@@ -33,6 +35,7 @@ class ProxyMetrics:
         self.retries = Counter("forebay_retries", "Requests sent to another instance.", registry=self.registry)
         self.broken = Counter("forebay_broken_streams", "Streams that ended early.", registry=self.registry)
         self.registry.register(_SelectionCollector(selection))
+        self.registry.register(_SecurityCollector(uplinks, door))
         self._by_status: dict[int, Counter] = {}
 
     def count(self, status: int) -> None:
@@ -120,3 +123,28 @@ class _SelectionCollector(Collector):
         for state, count in states.items():
             counts.add_metric([state], count)
         yield from (age, tokens, requests, counts)
+
+
+class _SecurityCollector(Collector):
+    """Who was kept out: clients at the door, workers by the allow-list."""
+
+    def __init__(self, uplinks: Uplinks, door: Door) -> None:
+        self._uplinks = uplinks
+        self._door = door
+
+    def collect(self) -> Iterable[Metric]:
+        """Counts of refusals, and of times at which a limit could not be shared."""
+        clients = CounterMetricFamily(
+            "forebay_refused_clients", "Clients turned away: no_key, wrong_key, or a limit by name.", labels=["reason"]
+        )
+        for reason, count in self._door.refusals.items():
+            clients.add_metric([reason], count)
+        yield clients
+        yield CounterMetricFamily(
+            "forebay_refused_workers",
+            "Worker URLs on the bus that may not be dialled, each once.",
+            value=self._uplinks.refusals,
+        )
+        yield CounterMetricFamily(
+            "forebay_key_limit_failures", "Times the bus did not say what a key may.", value=self._door.failures
+        )

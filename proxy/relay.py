@@ -12,7 +12,6 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from bus.hop.answer import Answer
-from bus.hop.client import HopClient
 from bus.hop.errors import HopFailed
 from bus.hop.headers import (
     INSTANCE,
@@ -32,16 +31,15 @@ from bus.hop.reply import StreamReply
 from proxy.access_log import AccessLine
 from proxy.config import ProxyConfig
 from proxy.facts import Facts
+from proxy.meter import Meter
 from proxy.metrics import ProxyMetrics
 from proxy.selection import NothingAlive, Selected, Selection
+from proxy.uplinks import Uplinks
 
 log = logging.getLogger("forebay.proxy")
 
 #: A plain answer up to this size is read as a whole: if it breaks, the client gets an error and not half of it.
 HELD_ANSWER_BYTES: Final = 8 * 1024 * 1024
-
-#: Idle connections to workers are reused this long; workers keep theirs for 75 s.
-IDLE_S: Final = 30.0
 
 _VERDICT: Final = VERDICT.encode()
 
@@ -52,22 +50,31 @@ _ENGINE_FAILED: Final = frozenset({502, 504})
 class Exchange:
     """One client's request while it is relayed."""
 
-    def __init__(self, request: web.BaseRequest, request_id: str, line: AccessLine) -> None:
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        request_id: str,
+        line: AccessLine,
+        *,
+        drop: frozenset[bytes] = PRIVATE,
+    ) -> None:
         self.request = request
         self.request_id = request_id
         self.line = line
         self.started_s = time.monotonic()
-        self.headers: RawHeaders = forwardable(request.raw_headers, drop=PRIVATE)
+        self.headers: RawHeaders = forwardable(request.raw_headers, drop=drop)
+        self.meter: Meter | None = None
+        """Counts the tokens of the answer, where the client's key is limited in them."""
 
 
 class Relay:
     """Relays requests to the instances that the selection names."""
 
-    def __init__(self, config: ProxyConfig, selection: Selection, metrics: ProxyMetrics) -> None:
+    def __init__(self, config: ProxyConfig, selection: Selection, metrics: ProxyMetrics, uplinks: Uplinks) -> None:
         self._config = config
         self._selection = selection
         self._metrics = metrics
-        self._clients: dict[str, HopClient] = {}
+        self._uplinks = uplinks
 
     async def relay(self, exchange: Exchange, facts: Facts, body: bytes) -> web.StreamResponse:
         """Answer a request by an instance that serves its model. Raises what proxy/errors.py lists."""
@@ -107,15 +114,6 @@ class Relay:
         assert fault is not None  # noqa: S101 - every try ends with an answer, a refusal or a fault
         raise fault
 
-    def forget_all_but(self, worker_urls: set[str]) -> None:
-        """Close connections to workers that are gone."""
-        for url in self._clients.keys() - worker_urls:
-            self._clients.pop(url).close()
-
-    def close(self) -> None:
-        """Close every idle connection."""
-        self.forget_all_but(set())
-
     async def _try(
         self, exchange: Exchange, selected: Selected, facts: Facts, body: bytes
     ) -> tuple[bool, web.StreamResponse]:
@@ -125,7 +123,7 @@ class Relay:
         headers.append((REQUEST_ID.encode(), exchange.request_id.encode()))
         if request.method == "POST":
             headers.append((RESERVATION.encode(), _ticket(selected, facts).encode()))
-        answer = await self._client(selected.pressure.registration.worker_url).exchange(
+        answer = await self._uplinks.client(selected.pressure.registration.worker_url).exchange(
             request.method,
             request.raw_path,
             headers,
@@ -150,8 +148,11 @@ class Relay:
         """Pass a stream on; if it breaks, say so in an error event, where one can follow."""
         self._saw_first_event(exchange, selected)
         reply = await StreamReply.start(exchange.request, answer.status, _reply_headers(exchange, selected, answer))
+        through = exchange.meter.through(reply.write) if exchange.meter else None
         try:
-            await reply.relay(answer, silence_s=self._config.silence_timeout_s)
+            await reply.relay(answer, silence_s=self._config.silence_timeout_s, through=through)
+            if exchange.meter and (rest := exchange.meter.rest()):
+                reply.write(rest)
         except HopFailed as fault:
             log.info("request %s: stream from %s broke: %s", exchange.request_id, selected.instance, fault)
             exchange.line.outcome = "broken"
@@ -169,6 +170,8 @@ class Relay:
         body = await answer.whole(HELD_ANSWER_BYTES)
         if body is None:
             return await self._stream(exchange, selected, answer)
+        if exchange.meter and answer.status < 400:
+            exchange.meter.saw_whole(body)
         if not _is_refused(answer):
             self._saw_first_event(exchange, selected)
         headers = CIMultiDict(_reply_headers(exchange, selected, answer))
@@ -179,14 +182,6 @@ class Relay:
         selected.decision.real_ttft_s = seconds
         exchange.line.ttft_ms = round(seconds * 1000, 1)
         self._metrics.saw_ttft(seconds, selected.decision.predicted_ttft_s)
-
-    def _client(self, worker_url: str) -> HopClient:
-        client = self._clients.get(worker_url)
-        if client is None:
-            client = self._clients[worker_url] = HopClient(
-                worker_url, connect_timeout_s=self._config.connect_timeout_ms / 1000, idle_s=IDLE_S
-            )
-        return client
 
 
 def _is_refused(answer: Answer) -> bool:

@@ -141,6 +141,10 @@ class Selection:
         """Models that live instances serve, by the last views."""
         return sorted({model for registration in self._taking() for model in registration.models})
 
+    def knows(self, model: str | None) -> bool:
+        """Whether some instance has served a model lately, by the last views."""
+        return any(model in reader.last_view.lately_served() for reader in self.readers.values())
+
     def live_instances(self) -> int:
         """How many instances take requests, by the last views."""
         return len(self._taking())

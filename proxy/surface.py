@@ -4,17 +4,25 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from random import getrandbits
 from typing import Final
 
 import msgspec
 from aiohttp import web
 
-from bus.hop.headers import REQUEST_ID
+from bus.hop.admin import Page
+from bus.hop.fault import trace_of
+from bus.hop.headers import PRIVATE, REQUEST_ID
+from bus.hop.intake import read_body
+from bus.tokens import TokenRates
 from proxy.access_log import AccessLine, AccessLog
+from proxy.config import ProxyConfig
+from proxy.door import Door
 from proxy.errors import Problem, error_response, problem_of, response_of
 from proxy.facts import BadRequest, Facts, read_facts
+from proxy.keys import ApiKey
+from proxy.meter import Meter, asks_for_usage, expected_tokens
 from proxy.metrics import ProxyMetrics
 from proxy.multipart import model_of_multipart
 from proxy.relay import Exchange, Relay
@@ -28,10 +36,11 @@ _OWNED: Final = re.compile(
     r"/v1/(responses|files|batches|uploads|vector_stores|conversations|threads|fine_tuning)(/|$)"
 )
 
+#: Characters of a path that are logged.
+LONGEST_SHOWN_PATH: Final = 200
+
 #: Client ids that are passed on as they are; any other is replaced.
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-
-LocalPage = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Surface:
@@ -44,13 +53,18 @@ class Surface:
         metrics: ProxyMetrics,
         access_log: AccessLog,
         tokenizers: Tokenizers,
-        local: dict[str, LocalPage],
+        door: Door,
+        config: ProxyConfig,
+        local: Mapping[str, Page],
     ) -> None:
         self._selection = selection
         self._relay = relay
         self._metrics = metrics
         self._access_log = access_log
         self._tokenizers = tokenizers
+        self._door = door
+        self._config = config
+        self._drop = PRIVATE - {b"authorization"} if config.forward_authorization else PRIVATE
         self._local = local
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -61,10 +75,12 @@ class Surface:
             return await page(request)
         given_id = request.headers.get(REQUEST_ID, "")
         request_id = given_id if _REQUEST_ID.fullmatch(given_id) else f"{getrandbits(128):032x}"
-        line = AccessLine(at=time.time(), request_id=request_id, method=request.method, path=path, outcome="cancelled")
+        line = AccessLine(
+            at=time.time(), request_id=request_id, method=request.method, path=_shown(path), outcome="cancelled"
+        )
         started_s = time.monotonic()
         try:
-            response = await self._answer(Exchange(request, request_id, line), path)
+            response = await self._answer(Exchange(request, request_id, line, drop=self._drop), path)
         except asyncio.CancelledError:
             line.outcome, line.status = "cancelled", 499
             self._end(line, started_s)
@@ -72,7 +88,7 @@ class Surface:
         except Exception as fault:
             problem = problem_of(fault)
             if problem is None:
-                log.exception("request %s: a fault of the gateway itself", request_id)
+                log.error("request %s: a fault of ours: %s", request_id, trace_of(fault))  # noqa: TRY400 - see there
                 problem = Problem(500, "internal_error", "internal_error")
             line.outcome = "rejected" if problem.status < 500 else "failed"
             response = response_of(fault, problem)
@@ -89,30 +105,18 @@ class Surface:
 
     async def _answer(self, exchange: Exchange, path: str) -> web.StreamResponse:
         request, line = exchange.request, exchange.line
-        if request.headers.get("upgrade", "").lower() == "websocket":
-            line.outcome = "rejected"
-            return error_response(501, "WebSocket is not relayed", code="not_implemented")
-        if not path.startswith("/v1/"):
-            line.outcome = "rejected"
-            return error_response(404, f"no such path: {path[:200]}", code="not_found")
-        if path == "/v1/models" and request.method == "GET":
-            await self._refresh()
-            line.outcome = "answered"
-            return _json({"object": "list", "data": [_model(name) for name in self._selection.models()]})
-        if path.startswith("/v1/models/") and request.method == "GET":
-            await self._refresh()
-            return self._one_model(path.removeprefix("/v1/models/"), line)
-        if self._needs_its_maker(request.method, path):
-            line.outcome = "rejected"
-            return error_response(
-                501,
-                "what one instance made cannot be found among several",
-                kind="not_implemented",
-                code="not_implemented",
-            )
+        key = self._door.key_of(request)
+        line.key = key.name if key else None
+        _check_target(request, path)
+        response = await self._answer_alone(request, path)
+        if response is not None:
+            line.outcome = "answered" if response.status < 400 else "rejected"
+            return response
         if request.headers.get("expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body = await request.read()
+        body = await read_body(
+            request, limit_bytes=self._config.body_limit_mb * 1024 * 1024, timeout_s=self._config.body_timeout_s
+        )
         facts = await _facts(request, path, body)
         if facts.exact_tokens is None:
             exact_tokens = await self._tokenizers.count(facts.model, body)
@@ -120,18 +124,66 @@ class Surface:
                 facts = msgspec.structs.replace(facts, exact_tokens=exact_tokens)
         if facts.model is None and request.method == "POST":
             facts = msgspec.structs.replace(facts, model=self._only_model())
-        line.model = facts.model
+        if self._selection.knows(facts.model):
+            line.model = facts.model  # any other text of a client is no matter for a log
+        if key is not None and key.is_limited:
+            return await self._relay_within_limits(key, exchange, facts, body)
         return await self._relay.relay(exchange, facts, body)
+
+    async def _relay_within_limits(
+        self, key: ApiKey, exchange: Exchange, facts: Facts, body: bytes
+    ) -> web.StreamResponse:
+        """Relay a request of a key that has limits; what it really spent is counted at its end, where that is known."""
+        prompt_tokens = 0
+        if key.limits.tokens_per_minute and exchange.request.method == "POST":
+            counted = facts.exact_tokens
+            prompt_tokens = TokenRates().tokens(facts.text) if counted is None else counted
+        lease = await self._door.let_in(key, expected_tokens(facts, prompt_tokens), exchange.request)
+        meter = Meter(strips_usage=False)
+        if key.limits.tokens_per_minute:
+            asking = asks_for_usage(facts, body)
+            if asking is not None:
+                body, facts = asking, msgspec.structs.replace(facts, wants_usage=True)
+                meter = Meter(strips_usage=True)
+            exchange.meter = meter
+        spent: int | None = 0
+        try:
+            response = await self._relay.relay(exchange, facts, body)
+        except asyncio.CancelledError:
+            spent = meter.tokens
+            raise
+        else:
+            if response.status < 400:
+                spent = meter.tokens
+            return response
+        finally:
+            self._door.let_out(lease, spent)
+
+    async def _answer_alone(self, request: web.BaseRequest, path: str) -> web.Response | None:
+        """Answer what needs no instance; None for what is to be relayed. Raises UnknownModel."""
+        if request.headers.get("upgrade", "").lower() == "websocket":
+            return error_response(501, "WebSocket is not relayed", code="not_implemented")
+        if not path.startswith("/v1/"):
+            return error_response(404, f"no such path: {_shown(path)}", code="not_found")
+        if path == "/v1/models" and request.method == "GET":
+            await self._refresh()
+            return _json({"object": "list", "data": [_model(name) for name in self._selection.models()]})
+        if path.startswith("/v1/models/") and request.method == "GET":
+            await self._refresh()
+            return self._one_model(path.removeprefix("/v1/models/"))
+        if self._needs_its_maker(request.method, path):
+            message = "what one instance made cannot be found among several"
+            return error_response(501, message, kind="not_implemented", code="not_implemented")
+        return None
 
     async def _refresh(self) -> None:
         """Look at the bus, so that the models are those of now."""
         for reader in self._selection.readers.values():
             await reader.view()
 
-    def _one_model(self, name: str, line: AccessLine) -> web.Response:
+    def _one_model(self, name: str) -> web.Response:
         if name not in self._selection.models():
             raise UnknownModel(name)
-        line.outcome = "answered"
         return _json(_model(name))
 
     def _needs_its_maker(self, method: str, path: str) -> bool:
@@ -161,6 +213,19 @@ async def _facts(request: web.BaseRequest, path: str, body: bytes) -> Facts:
             raise BadRequest(f"the body is not multipart: {fault}") from fault
         return Facts(model=model, is_text_only=False)
     return read_facts(path, body)
+
+
+def _check_target(request: web.BaseRequest, path: str) -> None:
+    """Refuse a request target that an engine might read otherwise than this gateway. Raises BadRequest."""
+    if not request.raw_path.isascii() or not request.raw_path.startswith("/"):
+        raise BadRequest("the request target must be an absolute path of ASCII characters")
+    if not {".", ".."}.isdisjoint(path.split("/")):
+        raise BadRequest("the request target must not have . or .. as a segment")
+
+
+def _shown(path: str) -> str:
+    """A path as it is logged and told: of what a client says no more than this."""
+    return ascii(path[:LONGEST_SHOWN_PATH])[1:-1]
 
 
 def _model(name: str) -> dict[str, object]:

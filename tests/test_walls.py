@@ -29,6 +29,8 @@ PURE = (
     "workers/timeline.py",
     "workers/calibration.py",
     "workers/estimates.py",
+    "proxy/keys.py",
+    "proxy/networks.py",
     "proxy/ladder.py",
     "proxy/strategies/*.py",
     "deploy/engine/batching.py",

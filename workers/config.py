@@ -45,6 +45,25 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     admin_port: Annotated[
         int, Meta(ge=0, le=65535, description="Port of /metrics and /debug; 0: the system chooses.")
     ] = 0
+    admin_host: Annotated[
+        str, Meta(description="Address of the admin listener; beyond loopback it wants --admin-key-file.")
+    ] = "127.0.0.1"
+    admin_key_file: Annotated[
+        str, Meta(description="File whose first line is the key of the admin pages, /health excepted.")
+    ] = ""
+    secret_file: Annotated[
+        str, Meta(description="File whose first line is the secret that proxies must show (never logged).")
+    ] = ""
+    tls_cert: Annotated[
+        str, Meta(description="PEM file of the certificate chain; with it the listener speaks TLS.")
+    ] = ""
+    tls_key: Annotated[str, Meta(description="PEM file of the certificate's key.")] = ""
+    engine_ca: Annotated[
+        str, Meta(description="PEM file of the CA that signed the engines' certificates; by default the machine's CAs.")
+    ] = ""
+    forward_authorization: Annotated[
+        bool, Meta(description="Send the clients' Authorization header on to engines, unless they have a key.")
+    ] = False
     slots: Annotated[
         int, Meta(ge=1, le=4096, description="Requests that run at once on one engine (vLLM: --max-num-seqs).")
     ] = 16
@@ -83,3 +102,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(ge=1, le=1e6, description="Tokens of an answer assumed until learned.")
     ] = 256.0
     log_level: Annotated[str, Meta(description="debug, info, warning or error.")] = "info"
+
+    def __post_init__(self) -> None:
+        """Refuse what does not hold together."""
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("--tls-cert and --tls-key: one needs the other")

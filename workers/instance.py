@@ -5,6 +5,7 @@ publisher that something has changed, and answers why a request cannot be taken.
 """
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -15,6 +16,7 @@ import redis.asyncio as redis_asyncio
 from bus.errors import ForebayError
 from bus.hop.client import HopClient
 from bus.hop.headers import RawHeaders, Ticket
+from bus.hop.sse import Usage
 from bus.publisher import Publisher
 from bus.record import PressureRecord
 from bus.registration import Registration, RegistrationState
@@ -26,7 +28,6 @@ from workers.estimates import RateMeter, RunningMean
 from workers.gate import Gate
 from workers.metrics import WorkerMetrics
 from workers.pressure import make_record
-from workers.sse import Usage
 from workers.timeline import Request, Stage, Timeline, Work
 from workers.token_rates import LearnedTokenRates
 
@@ -62,6 +63,7 @@ class Instance:
         *,
         bus: redis_asyncio.Redis,
         engine_headers: RawHeaders,
+        engine_tls: ssl.SSLContext | None = None,
         metrics: WorkerMetrics,
         clock: Callable[[], float],
     ) -> None:
@@ -69,7 +71,7 @@ class Instance:
         self.config = config
         self.worker_url = ""
         """Known once the listener is bound."""
-        self.engine = HopClient(instance.engine_url, connect_timeout_s=config.connect_timeout_ms / 1000)
+        self.engine = HopClient(instance.engine_url, connect_timeout_s=config.connect_timeout_ms / 1000, tls=engine_tls)
         self.engine_headers = engine_headers
         self.timeline = Timeline(
             slots=config.slots,

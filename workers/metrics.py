@@ -35,11 +35,21 @@ class WorkerMetrics:
             buckets=_RATIOS,
             registry=self.registry,
         )
+        self._refused = Counter(
+            "forebay_worker_refused_callers",
+            "Requests without the secret of the proxies.",
+            ["instance"],
+            registry=self.registry,
+        )
         self._inflight = Gauge(
             "forebay_worker_inflight", "Accepted and not finished.", ["instance"], registry=self.registry
         )
         self._publishers = _PublisherCollector()
         self.registry.register(self._publishers)
+
+    def refused_caller(self, instance: str) -> None:
+        """A caller without the secret was turned away."""
+        self._refused.labels(instance).inc()
 
     def instance(self, name: str, *, inflight: Callable[[], float], publisher: Publisher) -> "InstanceMetrics":
         """Metrics of one instance; `inflight` and the publisher are asked at every scrape."""

@@ -10,18 +10,19 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from bus.client import connect
+from bus.hop.admin import Page, behind_key
 from bus.hop.process import run_until_signal
+from bus.hop.secrets import read_secret
 from bus.hop.server import Listener
+from bus.hop.tls import client_tls, is_loopback, server_tls
 from workers.config import WorkerConfig
+from workers.door import Door
 from workers.engine_watch import engine_headers
 from workers.instance import Instance
 from workers.metrics import WorkerMetrics
-from workers.relay import Relay
+from workers.relay import BODY_LIMIT_BYTES, Relay
 
 log = logging.getLogger("forebay.worker")
-
-#: Longest body a worker reads: the proxy's own limit is what clients meet.
-BODY_LIMIT = 4096 * 1024 * 1024
 
 
 class Worker:
@@ -31,10 +32,20 @@ class Worker:
         self._config = config
         self._metrics = WorkerMetrics()
         self._bus = connect(config.redis, timeout_s=max(config.ttl_ms / 3000, 0.1))
+        self._tls = server_tls(config.tls_cert, config.tls_key)
+        self._secret = read_secret(config.secret_file)
+        self._admin_key = read_secret(config.admin_key_file)
         headers = engine_headers(config.engine_key_file)
+        engine_tls = client_tls(config.engine_ca)
         self.instances = [
             Instance(
-                config, instance, bus=self._bus, engine_headers=headers, metrics=self._metrics, clock=time.monotonic
+                config,
+                instance,
+                bus=self._bus,
+                engine_headers=headers,
+                engine_tls=engine_tls,
+                metrics=self._metrics,
+                clock=time.monotonic,
             )
             for instance in config.instances
         ]
@@ -51,15 +62,18 @@ class Worker:
     async def start(self) -> None:
         """Listen, then announce. Raises PortBusy."""
         config = self._config
-        self._admin = Listener.of_app(self._admin_app(), config.host, config.admin_port)
+        admin_tls = None if is_loopback(config.admin_host) else self._tls
+        self._admin = Listener.of_app(self._admin_app(), config.admin_host, config.admin_port, tls=admin_tls)
         await self._admin.start()
         log.info("admin on port %d", self.admin_port)
         for index, instance in enumerate(self.instances):
             port = config.port + index if config.port else 0
-            listener = Listener.of_handler(Relay(instance).handle, config.host, port, body_limit=BODY_LIMIT)
+            door = Door(Relay(instance).handle, self._secret, instance.id, self._metrics)
+            listener = Listener.of_handler(door.handle, config.host, port, body_limit=BODY_LIMIT_BYTES, tls=self._tls)
             await listener.start()
             self._listeners.append(listener)
-            instance.worker_url = f"http://{config.advertise_host or config.host}:{listener.port}"
+            scheme = "https" if self._tls else "http"
+            instance.worker_url = f"{scheme}://{_in_url(config.advertise_host or config.host)}:{listener.port}"
             self.tasks.append(asyncio.create_task(instance.run(), name=f"instance {instance.id}"))
             log.info("instance %s: listening on %s", instance.id, instance.worker_url)
 
@@ -86,26 +100,34 @@ class Worker:
 
     def _admin_app(self) -> web.Application:
         app = web.Application()
-        app.add_routes(
-            [
-                web.get("/health", self._health),
-                web.get("/metrics", self._metrics_page),
-                web.get("/debug/predictions", self._predictions),
-            ]
-        )
+        pages: dict[str, Page] = {
+            "/health": self._health,
+            "/metrics": self._metrics_page,
+            "/debug/predictions": self._predictions,
+        }
+        app.add_routes([web.get(path, page) for path, page in behind_key(pages, self._admin_key).items()])
         return app
 
-    async def _health(self, _: web.Request) -> web.Response:
+    async def _health(self, _: web.BaseRequest) -> web.StreamResponse:
         return web.json_response({"status": "ok", "instances": {i.id: i.state for i in self.instances}})
 
-    async def _metrics_page(self, _: web.Request) -> web.Response:
+    async def _metrics_page(self, _: web.BaseRequest) -> web.StreamResponse:
         page = generate_latest(self._metrics.registry)
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def _predictions(self, _: web.Request) -> web.Response:
+    async def _predictions(self, _: web.BaseRequest) -> web.StreamResponse:
         """Predicted and real times to first token of the last requests, seconds."""
         page: dict[str, Any] = {instance.id: list(instance.predictions) for instance in self.instances}
         return web.Response(body=msgspec.json.encode(page), content_type="application/json")
+
+
+def _in_url(host: str) -> str:
+    """A host as it stands in a URL.
+
+    >>> _in_url("fd00::1"), _in_url("worker-1")
+    ('[fd00::1]', 'worker-1')
+    """
+    return f"[{host}]" if ":" in host else host
 
 
 async def serve(config: WorkerConfig, stop: asyncio.Event) -> None:

@@ -26,16 +26,20 @@ from bus.hop.headers import (
     forwardable,
     read_ticket,
 )
+from bus.hop.intake import read_body
 from bus.hop.openai_error import error_body, error_event
 from bus.hop.reply import StreamReply
+from bus.hop.sse import EventTap, Usage, first_event, is_error_event, read_usage
 from workers.instance import Instance, Refused
-from workers.sse import EventTap, Usage, first_event, is_error_event, read_usage
 from workers.timeline import Request, Stage
 
 log = logging.getLogger("forebay.worker")
 
 #: A plain answer up to this size is read as a whole before it is passed on; a larger one streams.
 HELD_ANSWER_BYTES: Final = 8 * 1024 * 1024
+
+#: Longest body a worker reads: the proxy's own limit is what clients meet.
+BODY_LIMIT_BYTES: Final = 4096 * 1024 * 1024
 
 #: Statuses with which an engine refuses a request that another may take.
 REFUSALS: Final = frozenset({429, 500, 502, 503, 504})
@@ -85,15 +89,15 @@ class Relay:
         """Read the body and ask for the usage where the client did not."""
         async with self._instance.prepare_gate:
             self._instance.advance(entry, Stage.PREPARING)
-            body = await request.read()
+            body = await read_body(request, limit_bytes=BODY_LIMIT_BYTES)
             if ticket.strips_usage and body[:1] == b"{":
                 body = b"{" + _INCLUDE_USAGE + body[1:]
         self._instance.advance(entry, Stage.READY_QUEUE)
         return body
 
     async def _pass_through(self, request: web.BaseRequest) -> web.StreamResponse:
-        headers = engine_bound(request, self._instance.engine_headers)
-        body = await request.read()
+        headers = engine_bound(request, self._instance.engine_headers, forwards_key=self._config.forward_authorization)
+        body = await read_body(request, limit_bytes=BODY_LIMIT_BYTES)
         try:
             answer = await self._instance.engine.exchange(
                 request.method, request.raw_path, headers, body, head_timeout_s=self._config.first_event_timeout_s
@@ -127,7 +131,7 @@ class _Exchange:
         answer = await instance.engine.exchange(
             request.method,
             request.raw_path,
-            engine_bound(request, instance.engine_headers),
+            engine_bound(request, instance.engine_headers, forwards_key=instance.config.forward_authorization),
             body,
             head_timeout_s=limit_s,
             on_sent=lambda: instance.advance(self._entry, Stage.PREFILL),
@@ -226,9 +230,14 @@ class _Stream:
             self._reply.write(rest)
 
 
-def engine_bound(request: web.BaseRequest, engine_headers: RawHeaders) -> RawHeaders:
-    """Headers for the engine: the client's without private ones, the request id, and the engine's key."""
-    headers = forwardable(request.raw_headers, drop=PRIVATE)
+def engine_bound(request: web.BaseRequest, engine_headers: RawHeaders, *, forwards_key: bool = False) -> RawHeaders:
+    """Headers for the engine: the client's without private ones, the request id, and the engine's key.
+
+    `forwards_key`: the client's Authorization too, unless the engine has a key of its own.
+    """
+    has_key = any(name == b"authorization" for name, _ in engine_headers)
+    drop = PRIVATE - {b"authorization"} if forwards_key and not has_key else PRIVATE
+    headers = forwardable(request.raw_headers, drop=drop)
     request_id = request.headers.get(REQUEST_ID)
     if request_id:
         headers.append((REQUEST_ID.encode(), request_id.encode("latin-1", "ignore")))

@@ -1,7 +1,8 @@
 """Connections to one origin, kept alive and reused; a client for each worker or engine: none can starve another."""
 
 import asyncio
-from collections.abc import Callable
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -12,15 +13,28 @@ from bus.hop.headers import RawHeaders
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""From a host and a port to the addresses that may be dialled. Raises OSError, CannotConnect."""
+
 
 class HopClient:
     """Sends requests to one origin.
 
     `idle_s`: an idle connection older than this is not reused; it must be shorter than the server's keep-alive time
-    (uvicorn and llama.cpp: 5 s).
+    (uvicorn and llama.cpp: 5 s). `tls` says whom to believe of an https origin (by default the CAs of this machine),
+    `resolve` which addresses to dial, `standing` are headers of every request.
     """
 
-    def __init__(self, origin: str, *, connect_timeout_s: float = 2.0, idle_s: float = 4.0) -> None:
+    def __init__(
+        self,
+        origin: str,
+        *,
+        connect_timeout_s: float = 2.0,
+        idle_s: float = 4.0,
+        tls: ssl.SSLContext | None = None,
+        resolve: Resolve | None = None,
+        standing: RawHeaders | None = None,
+    ) -> None:
         parts = urlsplit(origin)
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
             raise ValueError(f"origin {origin!r}: must be http://host[:port] or https://host[:port]")
@@ -29,7 +43,9 @@ class HopClient:
         """Path of the origin, put before every target."""
         self._host = parts.hostname
         self._port = parts.port or _DEFAULT_PORTS[parts.scheme]
-        self._is_tls = parts.scheme == "https"
+        self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
+        self._resolve = resolve
+        self._standing = b"".join(b"%b: %b\r\n" % pair for pair in standing or ())
         self._host_header = parts.netloc.rpartition("@")[2].encode()
         self._connect_timeout_s = connect_timeout_s
         self._idle_s = idle_s
@@ -85,6 +101,7 @@ class HopClient:
             b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method.encode(), (self.prefix + target).encode(), self._host_header)
         ]
         lines += [b"%b: %b\r\n" % pair for pair in headers]
+        lines.append(self._standing)
         if length or method not in ("GET", "HEAD"):
             lines.append(b"content-length: %d\r\n" % length)
         lines.append(b"\r\n")
@@ -107,12 +124,27 @@ class HopClient:
             self._idle.append(connection)
 
     async def _connect(self) -> Connection:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self._give_back), self._host, self._port, ssl=self._is_tls or None
-                )
+                return await self._dial()
         except (OSError, TimeoutError) as fault:
             raise CannotConnect(f"{self.origin}: {fault or 'connection timed out'}") from fault
-        return connection
+
+    async def _dial(self) -> Connection:
+        """Connect to the first address that takes it; what was resolved is dialled, not the name once more."""
+        hosts = await self._resolve(self._host, self._port) if self._resolve else (self._host,)
+        failed: OSError = OSError("no address")
+        for host in hosts:
+            try:
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: Connection(self._give_back),
+                    host,
+                    self._port,
+                    ssl=self._tls,
+                    server_hostname=self._host if self._tls else None,
+                )
+            except OSError as fault:
+                failed = fault
+            else:
+                return connection
+        raise failed

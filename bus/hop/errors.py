@@ -21,3 +21,33 @@ class AnswerTooSlow(HopFailed):
 
 class AnswerTooLarge(HopFailed):
     """More bytes than whoever collects them is ready to hold."""
+
+
+class RequestUnusable(ForebayError):
+    """A request of a client that cannot be taken, seen from the receiving side; `status` and `code` of its answer."""
+
+    def __init__(self, message: str, status: int, code: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class BodyTooLarge(RequestUnusable):
+    """More bytes than the limit, announced or sent."""
+
+    def __init__(self) -> None:
+        super().__init__("the request body is too large", 413, "request_too_large")
+
+
+class BodyTooSlow(RequestUnusable):
+    """The body was not complete in time."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"the request body was not complete within {timeout_s:g} s", 408, "request_timeout")
+
+
+class BodyUnreadable(RequestUnusable):
+    """Framing or compression of the body that is none."""
+
+    def __init__(self) -> None:
+        super().__init__("the request body cannot be read: broken framing or compression", 400, "bad_request")

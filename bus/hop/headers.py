@@ -7,6 +7,7 @@ Between proxy and worker:
   estimated from (bus/tokens.py; absent: they were counted, or there is more than text); `output` the most tokens it may
   produce (absent: not limited); `sequences` the answers asked for (absent: 1); `stream` that an event stream is asked
   for; `strip` that the client did not ask for the usage event: the worker may, and the client must not see it.
+- `x-forebay-secret` shows that a request comes from a proxy; it ends at the worker.
 - `x-forebay-verdict: refused` on an answer: nothing of the request was done, it may be sent elsewhere. The answer still
   carries the engine's own status and bytes, for the case that there is no elsewhere.
 
@@ -21,6 +22,7 @@ import msgspec
 from bus.tokens import TextBytes
 
 RESERVATION: Final = "x-forebay-reservation"
+SECRET: Final = "x-forebay-secret"  # noqa: S105 - the name of the header
 VERDICT: Final = "x-forebay-verdict"
 REFUSED: Final = "refused"
 INSTANCE: Final = "x-forebay-instance"

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
+from bus.hop.fault import WithoutContent, log_loop_fault
+
 #: Objects made before the collector looks: a relay makes some hundred a request, hardly any of them in cycles.
 GC_THRESHOLDS = (20_000, 50, 100)
 
@@ -15,12 +17,14 @@ GC_THRESHOLDS = (20_000, 50, 100)
 def run_until_signal(serve: Callable[[asyncio.Event], Awaitable[None]], *, log_level: str) -> None:
     """Run `serve(stop)` on uvloop; SIGTERM and SIGINT set `stop`, upon which it is to end in order."""
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("aiohttp.server").addFilter(WithoutContent())
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
 
     async def main() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(log_loop_fault)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         await serve(stop)

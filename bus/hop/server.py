@@ -2,12 +2,14 @@
 
 import asyncio
 import errno
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import web
 
 from bus.errors import ForebayError
+from bus.hop.intake import HEAD_S, IntakeServer
 
 #: An idle connection is kept this long: longer than the other side keeps it, so that none is closed under a request.
 KEEPALIVE_S: Final = 75.0
@@ -25,43 +27,71 @@ class PortBusy(ForebayError):
 class Listener:
     """A server on one port; `port` is known after `start`."""
 
-    def __init__(self, runner: web.BaseRunner, host: str, port: int, *, reuse_port: bool = False) -> None:
+    def __init__(
+        self,
+        runner: web.BaseRunner,
+        host: str,
+        port: int,
+        *,
+        reuse_port: bool = False,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.host = host
         self.port = port
         self._runner = runner
         self._reuse_port = reuse_port
+        self._tls = tls
 
     @classmethod
     def of_handler(
-        cls, handler: Handler, host: str, port: int, *, body_limit: int, reuse_port: bool = False
+        cls,
+        handler: Handler,
+        host: str,
+        port: int,
+        *,
+        body_limit: int,
+        reuse_port: bool = False,
+        tls: ssl.SSLContext | None = None,
+        head_timeout_s: float = HEAD_S,
+        on_unusable: Callable[[int], None] | None = None,
     ) -> "Listener":
         """Give every request to `handler`, without routing; a client that leaves cancels it.
 
-        Bodies above `body_limit` bytes raise HTTPRequestEntityTooLarge when they are read.
+        Bodies above `body_limit` bytes raise BodyTooLarge when they are read. What is no request at all is answered
+        here, and `on_unusable` told of it.
         """
         loop = asyncio.get_running_loop()
 
         def make_request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:  # noqa: ANN401
             return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=body_limit)
 
-        server = web.Server(
+        server = IntakeServer(
             handler,
+            intake={"head_timeout_s": head_timeout_s, "on_unusable": on_unusable},
             request_factory=make_request,
             handler_cancellation=True,
             keepalive_timeout=KEEPALIVE_S,
             access_log=None,
         )
-        return cls(web.ServerRunner(server, shutdown_timeout=SHUTDOWN_S), host, port, reuse_port=reuse_port)
+        runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_S)
+        return cls(runner, host, port, reuse_port=reuse_port, tls=tls)
 
     @classmethod
-    def of_app(cls, app: web.Application, host: str, port: int) -> "Listener":
+    def of_app(cls, app: web.Application, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> "Listener":
         """Serve an application with routes."""
-        return cls(web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S), host, port)
+        return cls(web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S), host, port, tls=tls)
 
     async def start(self) -> None:
         """Bind and listen. Raises PortBusy."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self.host, self.port, reuse_port=self._reuse_port or None, backlog=1024)
+        site = web.TCPSite(
+            self._runner,
+            self.host,
+            self.port,
+            ssl_context=self._tls,
+            reuse_port=self._reuse_port or None,
+            backlog=1024,
+        )
         try:
             await site.start()
         except OSError as fault:

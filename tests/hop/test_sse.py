@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.sse import LONGEST_HELD_EVENT, EventTap, Usage, event_data, first_event, is_error_event, read_usage
+from bus.hop.sse import LONGEST_HELD_EVENT, EventTap, Usage, event_data, first_event, is_error_event, read_usage
 
 RECORDINGS = Path(__file__).parent.parent / "data" / "engines"
 

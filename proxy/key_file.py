@@ -1,0 +1,57 @@
+"""The file of API keys as it stands on disk: read at start, read again when it changes.
+
+A file that has become unreadable keeps the keys that were read last: a slip of an editor must shut nobody out.
+"""
+
+import logging
+from pathlib import Path
+
+from proxy.keys import ApiKey, KeysUnusable, parse_keys
+
+log = logging.getLogger("forebay.proxy")
+
+
+class KeyFile:
+    """Keys of one file. Raises KeysUnusable if they cannot be read at the start."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self._seen: object = None
+        self._is_broken = False
+        self.keys: tuple[ApiKey, ...] = ()
+        self._read()
+
+    def refresh(self) -> None:
+        """Read the file again if it is not the one read last; a broken one is told of once."""
+        try:
+            if self._stamp() == self._seen:
+                return
+            self._read()
+        except KeysUnusable as fault:
+            if not self._is_broken:
+                log.error("%s: the keys read before stay valid", fault)  # noqa: TRY400 - no fault of ours
+            self._is_broken = True
+        else:
+            self._is_broken = False
+            log.info("API keys: %d read", len(self.keys))
+
+    def _read(self) -> None:
+        self._seen = self._stamp()
+        try:
+            self.keys = parse_keys(self._path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as fault:
+            raise KeysUnusable(f"API keys {str(self._path)!r} cannot be read: {_why(fault)}") from fault
+        except KeysUnusable as fault:
+            raise KeysUnusable(f"API keys {str(self._path)!r}: {fault}") from fault
+
+    def _stamp(self) -> tuple[int, int, int]:
+        """What changes when the file does: also where another one was moved over it within one tick of the clock."""
+        try:
+            found = self._path.stat()
+        except OSError as fault:
+            raise KeysUnusable(f"API keys {str(self._path)!r} cannot be read: {_why(fault)}") from fault
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _why(fault: Exception) -> str:
+    return fault.strerror or type(fault).__name__ if isinstance(fault, OSError) else "not UTF-8 text"
