@@ -4,12 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup run test check lock bench simulate bench-routing bench-scale clean
+.PHONY: help setup run test check lock chaos soak bench simulate bench-routing bench-scale clean
 
 help:
 	@echo "make run     the whole system on this machine: bus, 4 simulated engines with queue workers, 2 replicas, live traffic"
 	@echo "make test    every test (RUN='-k name' picks some)"
 	@echo "make check   ruff, mypy, doctests, import walls"
+	@echo "make chaos   break every part of a fleet under load, TIMES each, and account for every request (TIMES=1: shorter)"
+	@echo "make soak    SECONDS (600) of load and faults: does memory, or anything else, grow?"
 	@echo "make bench   what Forebay costs, as ratios to a bare relay measured in the same run"
 	@echo "make simulate       how well is chosen, in virtual time: every policy, an all-knowing router among them"
 	@echo "make bench-routing  the same with the real processes, side by side on the same requests (CELLS=bounds: longer)"
@@ -37,6 +39,14 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q --doctest-modules bus proxy workers deploy
 	$(BIN)/python -m pytest -q tests/test_walls.py
+
+TIMES ?= 3
+chaos: $(READY)
+	$(BIN)/python -m tests.chaos --times $(TIMES)
+
+SECONDS ?= 600
+soak: $(READY)
+	$(BIN)/python -m tests.chaos.soak --seconds $(SECONDS)
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench

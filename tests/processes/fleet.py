@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -63,7 +63,9 @@ def gauge(page: bytes, name: str, **labels: str) -> float:
 class Part:
     """One process of the fleet, with what it writes in two files."""
 
-    def __init__(self, name: str, folder: Path, words: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, folder: Path, words: Sequence[str], *, variables: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
         self.out, self.err = folder / f"{name}.out", folder / f"{name}.err"
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("FOREBAY_")}
@@ -74,7 +76,7 @@ class Part:
                 stdout=out,
                 stderr=err,
                 cwd=folder,
-                env={**inherited, "PYTHONPATH": str(ROOT)},
+                env={**inherited, "PYTHONPATH": str(ROOT), **(variables or {})},
                 start_new_session=True,
             )
 
@@ -140,8 +142,16 @@ class Engine:
 class Worker(Part):
     """One queue worker of one instance."""
 
-    def __init__(self, name: str, folder: Path, words: Sequence[str], engine: Engine) -> None:
-        super().__init__(name, folder, words)
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        words: Sequence[str],
+        engine: Engine,
+        *,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(name, folder, words, variables=variables)
         self.engine = engine
 
     @property
@@ -249,11 +259,13 @@ class Fleet:
         self.engines += (started := [Engine(url) for url in urls])
         return started
 
-    def start_worker(self, instance: str, engine: Engine, *words: str) -> Worker:
+    def start_worker(
+        self, instance: str, engine: Engine, *words: str, variables: Mapping[str, str] | None = None
+    ) -> Worker:
         """Start a worker for an instance; of two for one instance `workers` names the later."""
         options = ["--redis", self.bus.url, "--instance", f"{instance}={engine.url}", *words]
         name = f"worker-{instance}-{len(self.parts)}"
-        worker = self.workers[instance] = Worker(name, self.folder, ["worker", *options], engine)
+        worker = self.workers[instance] = Worker(name, self.folder, ["worker", *options], engine, variables=variables)
         self.parts.append(worker)
         return worker
 

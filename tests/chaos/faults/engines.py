@@ -1,0 +1,58 @@
+"""Faults of engines: every row of the simulated engine's table, made while the engine is at work."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final
+
+from deploy.engine.faults import FAULTS as KINDS
+from deploy.engine.faults import Stage
+from tests.chaos.faults.base import Blow, Fault
+from tests.chaos.ledger import Deserts
+
+HOLD_S: Final = 2.0
+
+#: Errors that are the request's own fault as far as a gateway can know: they pass, whoever invented them.
+_PASSES: Final = {"string_401": 401, "detail_422": 422}
+
+#: The engine itself ends a stream as if nothing were wrong: there is no connection to see break.
+_ENGINES_OWN_END: Final = frozenset({"cut_mid_stream", "garbage_mid_stream"})
+
+_SHORT: Final = frozenset({"refuse", "hang_work", "close", "garbage_bytes", "error_500", "refused_in_stream"})
+
+
+def _deserts(kind: str) -> Deserts:
+    """What may come of a fault of this kind."""
+    is_breaking = KINDS[kind].stage in (Stage.MIDSTREAM, Stage.LISTENER)  # who refuses is gone, and what it ran too
+    statuses = frozenset({_PASSES[kind]}) if kind in _PASSES else frozenset[int]()
+    return Deserts(statuses, breaks_streams=is_breaking, untold=kind in _ENGINES_OWN_END)
+
+
+def _striking(kind: str) -> Callable[[Blow], AbstractAsyncContextManager[None]]:
+    """Switch a fault on, and off."""
+
+    @contextlib.asynccontextmanager
+    async def strike(blow: Blow) -> AsyncIterator[None]:
+        engine = blow.stand.engine(blow.victim)
+        # while connections are refused nobody can switch that off, so it ends by itself
+        order = {"seconds": HOLD_S} if KINDS[kind].stage is Stage.LISTENER else {}
+        await asyncio.to_thread(engine.fault, kind, **order)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(engine.heal)
+
+    return strike
+
+
+ENGINES: Final = tuple(
+    Fault(
+        name=f"engine: {kind}",
+        strike=_striking(kind),
+        hold_s=HOLD_S,
+        deserts=_deserts(kind),
+        is_short=kind in _SHORT,
+    )
+    for kind in KINDS
+)

@@ -1,0 +1,144 @@
+"""`python -m tests.chaos.soak`: load and faults for minutes, then the question what has grown.
+
+Memory: of each process that lived from the second quarter to the end, the median of its last quarter is to be at most
+1.05 times that of its second. File descriptors: the same, and two more. Requests under way and reservations: none left.
+"""
+
+import asyncio
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import click
+import msgspec
+import psutil
+import uvloop
+
+from tests.chaos.__main__ import stop_in_order
+from tests.chaos.campaign import Campaign, campaign, chosen
+from tests.chaos.report import Report, report, text
+
+LOAD: Final = 0.7
+EVERY_S: Final = 10.0
+SAMPLE_S: Final = 2.0
+
+#: Growth that is none: a factor, and what is added to it.
+MEMORY_GROWTH: Final = 1.05
+FDS_GROWTH: Final = 1.05
+FDS_MORE: Final = 2.0
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """One process: medians of its second and its last quarter."""
+
+    name: str
+    memory_mb: tuple[float, float]
+    fds: tuple[float, float]
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether nothing has grown."""
+        memory, fds = self.memory_mb, self.fds
+        return memory[1] <= MEMORY_GROWTH * memory[0] and fds[1] <= FDS_GROWTH * fds[0] + FDS_MORE
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One look at one process."""
+
+    at_s: float
+    memory_mb: float
+    fds: int
+
+
+class Gauge:
+    """Looks at every process of a stand from time to time."""
+
+    def __init__(self, current: Campaign) -> None:
+        self._stand = current.stand
+        self.samples: dict[tuple[str, int], list[Sample]] = {}
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            now_s = asyncio.get_running_loop().time()
+            for name, pid in self._stand.processes().items():
+                try:
+                    process = psutil.Process(pid)
+                    sample = Sample(now_s, process.memory_info().rss / 2**20, process.num_fds())
+                except psutil.NoSuchProcess:
+                    continue
+                self.samples.setdefault((name, pid), []).append(sample)
+            await asyncio.sleep(SAMPLE_S)
+
+
+def growth(name: str, samples: Sequence[Sample], *, began_s: float, ended_s: float) -> Growth | None:
+    """Compare the quarters of the whole time; None for a process that was not there in both."""
+    quarter_s = (ended_s - began_s) / 4
+    second = [each for each in samples if began_s + quarter_s <= each.at_s < began_s + 2 * quarter_s]
+    last = [each for each in samples if began_s + 3 * quarter_s <= each.at_s]
+    if not second or not last or second[0].at_s > began_s + 1.2 * quarter_s:
+        return None
+    return Growth(
+        name,
+        (median(each.memory_mb for each in second), median(each.memory_mb for each in last)),
+        (median(each.fds for each in second), median(each.fds for each in last)),
+    )
+
+
+@click.command()
+@click.option("--seconds", type=click.FloatRange(40), default=600.0, show_default=True, help="How long.")
+@click.option("--seed", type=click.IntRange(0), help="Of load, faults and victims; drawn and printed if not given.")
+@click.option("--load", type=click.FloatRange(0.05, 0.9), default=LOAD, show_default=True, help="Share of capacity.")
+@click.option("--json", type=click.Path(dir_okay=False, path_type=Path), help="Write the whole report to FILE.")
+def main(seconds: float, seed: int | None, load: float, json: Path | None) -> None:
+    """Load and faults at random for a long time. Exit status 0: nothing lost, nothing grown, nothing left."""
+    seed = random.SystemRandom().randrange(10_000) if seed is None else seed
+    with tempfile.TemporaryDirectory(prefix="forebay-soak-") as folder:
+        found, grown = uvloop.run(run(Path(folder), seconds, seed, load))
+    click.echo(text(found))
+    for each in grown:
+        (before_mb, after_mb), (before, after) = each.memory_mb, each.fds
+        click.echo(
+            f"{'flat ' if each.is_flat else 'GROWN'}   {each.name}: memory {before_mb:.1f} → {after_mb:.1f} MB "
+            f"({after_mb / before_mb:.3f}), files {before:g} → {after:g}"
+        )
+    if json is not None:
+        page = {"report": found, "growth": grown}
+        json.write_bytes(msgspec.json.format(msgspec.json.encode(page), indent=2) + b"\n")
+    sys.exit(1 if found.faults or found.left or not all(each.is_flat for each in grown) else 0)
+
+
+async def run(folder: Path, seconds: float, seed: int, load: float) -> tuple[Report, list[Growth]]:
+    """Everything may break in the first quarter; later what starts processes anew hits one of each kind only."""
+    clock = asyncio.get_running_loop().time
+    stop_in_order()
+    async with campaign(folder, seed=seed, say=lambda line: click.echo(line, err=True), load=load) as current:
+        began_s = clock()
+        gauge = Gauge(current)
+        looking = asyncio.create_task(gauge.run(), name="gauge")
+        faults = chosen([], is_short=False)
+        await current.at_random(faults, for_s=seconds / 4, every_s=EVERY_S)
+        current.spare(("i1", "i2", "r1"))
+        lasting = [fault for fault in faults if not (fault.is_restart and fault.name.startswith("Redis"))]
+        await current.at_random(lasting, for_s=3 * seconds / 4, every_s=EVERY_S)
+        ended_s = clock()
+        looking.cancel()
+        await current.stand.whole()
+    grown = [growth(name, samples, began_s=began_s, ended_s=ended_s) for (name, _), samples in gauge.samples.items()]
+    found = report(
+        current.ledger,
+        seed=seed,
+        command=" ".join(["python -m tests.chaos.soak", *sys.argv[1:]]),
+        skipped=current.skipped,
+        left=current.left,
+        lag_s=current.load.lag_s,
+    )
+    return found, [each for each in grown if each is not None]
+
+
+if __name__ == "__main__":
+    main()
