@@ -33,6 +33,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = "openai"
     slots: Positive = 1
     """Requests that run at once on the engine."""
+    queue_limit: Annotated[int, Meta(ge=0, le=LARGEST)] | None = None
+    """Requests that may wait there for a slot; None: not told."""
     state: RegistrationState = "ready"
     ttl_ms: Positive = 1500
     """Life of the pressure record: older than this it is unknown."""

@@ -167,7 +167,7 @@ class Relay:
 
     async def _plain(self, exchange: Exchange, selected: Selected, answer: Answer) -> web.StreamResponse:
         """Pass on an answer in one piece."""
-        body = await answer.whole(HELD_ANSWER_BYTES)
+        body = await answer.whole(HELD_ANSWER_BYTES, silence_s=self._config.silence_timeout_s)
         if body is None:
             return await self._stream(exchange, selected, answer)
         if exchange.meter and answer.status < 400:

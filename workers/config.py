@@ -70,6 +70,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     queue_limit: Annotated[
         int, Meta(ge=0, le=100_000, description="Requests that may wait for a slot; more are answered 429.")
     ] = 256
+    queue_timeout_s: Annotated[
+        float,
+        Meta(ge=0, le=86_400, description="Longest wait for a slot, s, then 503 queue_timeout; 0: no limit."),
+    ] = 0.0
     prepare_concurrency: Annotated[
         int, Meta(ge=1, le=4096, description="Request bodies read and prepared at once.")
     ] = 32

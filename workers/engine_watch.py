@@ -114,7 +114,7 @@ class EngineWatch:
         try:
             async with asyncio.timeout(PAGE_TIMEOUT_S):
                 answer = await self._engine.exchange("GET", path, self._headers, b"", head_timeout_s=PAGE_TIMEOUT_S)
-                body = await answer.body(PAGE_BYTES)
+                body = await answer.body(PAGE_BYTES, silence_s=PAGE_TIMEOUT_S)
         except (HopFailed, TimeoutError) as fault:
             self.failures += 1
             self._note(path, "failed", f"{path} cannot be read ({fault or 'too slow'}): what it tells is unknown")

@@ -5,6 +5,7 @@ publisher that something has changed, and answers why a request cannot be taken.
 """
 
 import asyncio
+import logging
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import redis.asyncio as redis_asyncio
 
 from bus.errors import ForebayError
 from bus.hop.client import HopClient
-from bus.hop.headers import RawHeaders, Ticket
+from bus.hop.headers import DRAINING, FULL, RawHeaders, Ticket
 from bus.hop.sse import Usage
 from bus.publisher import Publisher
 from bus.record import PressureRecord
@@ -31,17 +32,22 @@ from workers.pressure import make_record
 from workers.timeline import Request, Stage, Timeline, Work
 from workers.token_rates import LearnedTokenRates
 
+log = logging.getLogger("forebay.worker")
+
 #: Predictions kept for /debug/predictions.
 PREDICTIONS_KEPT: Final = 2048
 
 
 class Refused(ForebayError):
-    """The instance does not take the request; another one may."""
+    """The instance does not take the request; with a `verdict` another one may."""
 
-    def __init__(self, status: int, code: str, message: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, status: int, code: str, message: str, *, verdict: str | None, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.verdict = verdict
         self.retry_after_s = retry_after_s
 
 
@@ -88,6 +94,7 @@ class Instance:
         self._clock = clock
         self._rate = RateMeter()
         self._repeats = 0
+        self._estimates_fail = False
         self._token_rates = LearnedTokenRates()
         self.publisher = Publisher(
             bus,
@@ -116,11 +123,12 @@ class Instance:
     def accept(self, request_id: str, ticket: Ticket) -> Request:
         """Take a request into the queue. Raises Refused when draining or full."""
         if self.state != "ready":
-            raise Refused(503, "instance_draining", f"instance {self.id} is draining")
+            raise Refused(503, "instance_draining", f"instance {self.id} is draining", verdict=DRAINING)
         now = self._clock()
         if self.timeline.waiting >= self.config.queue_limit and len(self.timeline) >= self.config.slots:
-            wait_s = self.timeline.plan(now).wait_s
-            raise Refused(429, "queue_full", f"the queue of instance {self.id} is full", retry_after_s=wait_s)
+            message = f"the queue of instance {self.id} is full"
+            place_s = self.timeline.plan(now).next_slot_ready_s / (self.timeline.waiting + 1)
+            raise Refused(429, "queue_full", message, verdict=FULL, retry_after_s=place_s)
         work = Work(ticket.tokens, ticket.output, ticket.is_stream, ticket.sequences)
         request = self.timeline.accept(self._unique(request_id), work, now)
         self._rate.count(now)
@@ -186,6 +194,21 @@ class Instance:
     # -- what is published
 
     def _make_record(self, epoch: int, sequence: int) -> PressureRecord:
+        """The record; where an estimate of ours fails, one that says only what needs none: the queue must go on."""
+        try:
+            record = self._whole_record(epoch, sequence)
+        except Exception:
+            if not self._estimates_fail:
+                log.exception("instance %s: a fault of ours in its estimates; they are published as unknown", self.id)
+            self._estimates_fail = True
+            is_draining = self.state != "ready"
+            return PressureRecord(
+                epoch=epoch, sequence=sequence, state_code=int(is_draining), inflight=len(self.timeline)
+            )
+        self._estimates_fail = False
+        return record
+
+    def _whole_record(self, epoch: int, sequence: int) -> PressureRecord:
         return make_record(
             self.timeline,
             self.watch.load,
@@ -204,6 +227,7 @@ class Instance:
             models=self.watch.models,
             kind=self.watch.adapter.kind if self.watch.adapter else "unknown",
             slots=self.config.slots,
+            queue_limit=self.config.queue_limit,
             state=self.state,
             ttl_ms=self.config.ttl_ms,
         )

@@ -101,7 +101,7 @@ class InstanceMetrics:
         self._outcomes: dict[str, Counter] = {}
 
     def count(self, outcome: str) -> None:
-        """One request ended as `outcome`: answered, failed, refused or cancelled."""
+        """One request ended as `outcome`: answered, rejected, failed, refused, late or cancelled."""
         child = self._outcomes.get(outcome)
         if child is None:
             child = self._outcomes[outcome] = self._requests.labels(self._name, outcome)

@@ -10,12 +10,14 @@ import logging
 import math
 from typing import Final
 
+import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
 
 from bus.hop.answer import Answer
 from bus.hop.errors import AnswerTooSlow, CannotConnect, HopFailed
 from bus.hop.headers import (
+    FULL,
     PRIVATE,
     REFUSED,
     REQUEST_ID,
@@ -47,6 +49,9 @@ REFUSALS: Final = frozenset({429, 500, 502, 503, 504})
 #: Bytes of a body that make one token when no proxy has said how many there are.
 _BYTES_PER_TOKEN: Final = 4
 
+#: Path that a worker answers itself: of the paths that engines have only those under /v1/ are relayed.
+HEALTH: Final = "/health"
+
 _INCLUDE_USAGE: Final = b'"stream_options":{"include_usage":true},'
 
 RawReply = list[tuple[str, str]]
@@ -60,9 +65,9 @@ class Relay:
         self._config = instance.config
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; anything but a POST passes without the queue."""
+        """Answer one request; anything but a POST passes without the queue, but for /health, which is our own."""
         if request.method != "POST":
-            return await self._pass_through(request)
+            return self._health() if request.path == HEALTH else await self._pass_through(request)
         ticket = read_ticket(request.headers.get(RESERVATION, "")) or _own_ticket(request)
         try:
             entry = self._instance.accept(request.headers.get(REQUEST_ID, "") or ticket.reservation, ticket)
@@ -71,19 +76,49 @@ class Relay:
             return _refuse(refusal)
         outcome = "cancelled"
         try:
-            body = await self._prepare(request, entry, ticket)
-            async with self._instance.slot_gate:
+            body = await self._wait_for_slot(request, entry, ticket)
+            try:
                 self._instance.advance(entry, Stage.DISPATCHING)
                 exchange = _Exchange(self._instance, request, entry, ticket)
                 reply = await exchange.run(body)
                 outcome = exchange.outcome
                 return reply
+            finally:
+                self._instance.slot_gate.leave()
+        except Refused as refusal:
+            outcome = "late"
+            return _refuse(refusal)
         except HopFailed as fault:
             outcome = "failed"
             log.warning("instance %s: request %s failed before its first event: %s", self._instance.id, entry.id, fault)
             return _engine_failed(fault)
         finally:
             self._instance.finish(entry, outcome)
+
+    async def _wait_for_slot(self, request: web.BaseRequest, entry: Request, ticket: Ticket) -> bytes:
+        """Prepare the request, then take a slot of the engine, which is to be given back. Raises Refused when late.
+
+        The time that its client has left counts from its acceptance here: no clock of another host is looked at.
+        """
+        left_s = math.inf if ticket.left_ms is None else ticket.left_ms / 1000
+        queue_s = self._config.queue_timeout_s or math.inf
+        limit_s = min(left_s, queue_s)
+        try:
+            async with asyncio.timeout(None if limit_s == math.inf else limit_s):
+                body = await self._prepare(request, entry, ticket)
+                await self._instance.slot_gate.enter(ticket.priority)
+                return body
+        except TimeoutError:
+            if left_s <= queue_s:
+                message = "the request waited longer than its time limit, and was not started"
+                raise Refused(504, "deadline_exceeded", message, verdict=None) from None
+            message = f"the request waited longer than {queue_s:g} s in the queue of instance {self._instance.id}"
+            raise Refused(503, "queue_timeout", message, verdict=FULL) from None
+
+    def _health(self) -> web.Response:
+        """Says that this process lives, whatever the engine does: proxies ask when records stay away."""
+        page = msgspec.json.encode({"status": "ok", "instance": self._instance.id, "state": self._instance.state})
+        return web.Response(body=page, content_type="application/json")
 
     async def _prepare(self, request: web.BaseRequest, entry: Request, ticket: Ticket) -> bytes:
         """Read the body and ask for the usage where the client did not."""
@@ -134,7 +169,7 @@ class _Exchange:
             engine_bound(request, instance.engine_headers, forwards_key=instance.config.forward_authorization),
             body,
             head_timeout_s=limit_s,
-            on_sent=lambda: instance.advance(self._entry, Stage.PREFILL),
+            on_sent=lambda _: instance.advance(self._entry, Stage.PREFILL),
         )
         try:
             if answer.status == 200 and answer.content_type == b"text/event-stream":
@@ -173,9 +208,8 @@ class _Exchange:
         except HopFailed as fault:
             log.warning("instance %s: request %s broke in mid-stream: %s", self._instance.id, self._entry.id, fault)
             if reply.ends_at_event:
-                reply.write(
-                    error_event(f"the engine broke off: {fault}", kind="upstream_error", code="engine_broke_off")
-                )
+                code = "engine_silent" if isinstance(fault, AnswerTooSlow) else "engine_broke_off"
+                reply.write(error_event(f"the engine broke off: {fault}", kind="upstream_error", code=code))
             elif self._request.transport is not None:
                 self._request.transport.abort()  # half an event is out: another would become part of it
             return reply.response
@@ -255,7 +289,7 @@ def reply_headers(answer: Answer) -> RawReply:
 async def _relay_plain(request: web.BaseRequest, answer: Answer, silence_s: float) -> web.StreamResponse:
     """Pass on a plain answer: whole if it is small, so that a broken one is an error and not half an answer."""
     headers = reply_headers(answer)
-    body = await answer.whole(HELD_ANSWER_BYTES)
+    body = await answer.whole(HELD_ANSWER_BYTES, silence_s=silence_s)
     if body is not None:
         return web.Response(status=answer.status, body=body, headers=CIMultiDict(headers))
     reply = await StreamReply.start(request, answer.status, headers)
@@ -274,10 +308,10 @@ def _own_ticket(request: web.BaseRequest) -> Ticket:
 
 
 def _refuse(refusal: Refused) -> web.Response:
-    headers = {VERDICT: REFUSED}
+    headers = {VERDICT: refusal.verdict} if refusal.verdict else {}
     if refusal.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(refusal.retry_after_s)))
-    kind = "rate_limit_error" if refusal.status == 429 else "service_unavailable"
+    kind = {429: "rate_limit_error", 504: "timeout_error"}.get(refusal.status, "service_unavailable")
     body = error_body(str(refusal), kind=kind, code=refusal.code)
     return web.Response(status=refusal.status, body=body, content_type="application/json", headers=headers)
 

@@ -19,8 +19,8 @@ Sink = Callable[[bytes], None]
 #: Bytes that may wait for a sink before the other side is made to wait.
 HELD_BYTES: Final = 256 * 1024
 
-#: Longest silence while a body is collected as a whole, s.
-BODY_SILENCE_S: Final = 60.0
+#: Longest silence while a small page is collected, s; whoever relays says how long he waits.
+PAGE_SILENCE_S: Final = 60.0
 
 
 class Answer:
@@ -83,7 +83,7 @@ class Answer:
         if not self.end.done():
             self._silence_timer = self._loop.call_later(silence_s, self._check_silence)
 
-    async def body(self, limit: int) -> bytes:
+    async def body(self, limit: int, *, silence_s: float = PAGE_SILENCE_S) -> bytes:
         """Wait for the whole body, of at most `limit` bytes; the answer is aborted on any way out before its end.
 
         Raises HopFailed if it broke, AnswerTooLarge above the limit.
@@ -100,13 +100,13 @@ class Answer:
                 self._connection.abort()
 
         try:
-            self.forward(collect, silence_s=BODY_SILENCE_S)
+            self.forward(collect, silence_s=silence_s)
             await self.ended()
         finally:
             self.abort()
         return b"".join(parts)
 
-    async def whole(self, limit: int) -> bytes | None:
+    async def whole(self, limit: int, *, silence_s: float) -> bytes | None:
         """Wait for the whole body; None once it is longer than `limit`: it is still all there, to be forwarded.
 
         Raises HopFailed if it broke; the answer is aborted if this is cancelled.
@@ -124,7 +124,7 @@ class Answer:
                 self.pause()
                 is_longer.set_result(None)
 
-        self.forward(collect, silence_s=BODY_SILENCE_S)
+        self.forward(collect, silence_s=silence_s)
         try:
             await asyncio.wait((self.end, is_longer), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -156,10 +156,13 @@ class Answer:
             self._last_byte_s = self._loop.time()
             self._connection.resume_reading()
 
-    def abort(self) -> None:
-        """End the request now: the connection is closed, which the other side sees. Does nothing after the end."""
+    def abort(self, fault: HopFailed | None = None) -> None:
+        """End the request now: the connection is closed, which the other side sees. Does nothing after the end.
+
+        Whoever waits for the answer is told `fault`.
+        """
         if not self.end.done():
-            self.break_off(AnswerBroke("aborted by this side"))
+            self.break_off(fault or AnswerBroke("aborted by this side"))
             self._connection.abort()
 
     # -- called by the connection

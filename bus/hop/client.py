@@ -60,11 +60,12 @@ class HopClient:
         body: bytes,
         *,
         head_timeout_s: float,
-        on_sent: Callable[[], None] | None = None,
+        on_sent: Callable[[Answer], None] | None = None,
     ) -> Answer:
         """Send a request and wait for the head of its answer; the request is aborted if this fails or is cancelled.
 
-        `on_sent` is called when the request has been written. Raises CannotConnect, AnswerBroke, AnswerTooSlow. A
+        `on_sent` is called with the answer to come when the request has been written: whoever aborts it with a fault
+        ends the waiting with that fault. Raises CannotConnect, AnswerBroke, AnswerTooSlow. A
         connection that was reused and ends before a byte of the answer is replaced: the other side had closed it
         while it was idle.
         """
@@ -76,7 +77,7 @@ class HopClient:
                 connection = await self._connect()
             answer = connection.send(head, body, is_head_request=method == "HEAD")
             if on_sent is not None:
-                on_sent()
+                on_sent(answer)
             try:
                 await answer.head(head_timeout_s)
             except AnswerBroke:

@@ -2,20 +2,25 @@
 
 Between proxy and worker:
 
-- `x-forebay-reservation: ID;tokens=N;text=L.S.W;output=M;sequences=S;stream=1;strip=1` says what work this request is.
+- `x-forebay-reservation: ID;tokens=N;text=L.S.W;output=M;sequences=S;stream=1;strip=1;priority=P;left=T` says what work
+  this request is.
   `tokens` are prompt tokens as the proxy estimates them; `text` the bytes of prompt text by class that they were
   estimated from (bus/tokens.py; absent: they were counted, or there is more than text); `output` the most tokens it may
   produce (absent: not limited); `sequences` the answers asked for (absent: 1); `stream` that an event stream is asked
-  for; `strip` that the client did not ask for the usage event: the worker may, and the client must not see it.
+  for; `strip` that the client did not ask for the usage event: the worker may, and the client must not see it;
+  `priority` is high, normal (where absent) or low; `left` the milliseconds in which the request must have been started,
+  counted by whoever receives it (absent: no limit), so that no clocks of two hosts are compared.
 - `x-forebay-secret` shows that a request comes from a proxy; it ends at the worker.
-- `x-forebay-verdict: refused` on an answer: nothing of the request was done, it may be sent elsewhere. The answer still
-  carries the engine's own status and bytes, for the case that there is no elsewhere.
+- `x-forebay-verdict` on an answer: nothing of the request was done, it may be sent elsewhere. `refused`: the engine did
+  not take it, and the answer carries its own status and bytes, for the case that there is no elsewhere. `full` and
+  `draining`: the worker did not take it, which its record tells too and which says nothing against the engine.
 
-To clients: `x-request-id` and `x-forebay-instance`. All other `x-forebay-*` of a client are dropped.
+From clients: `x-forebay-priority` and `x-forebay-timeout-ms`. To clients: `x-request-id` and `x-forebay-instance`. All
+other `x-forebay-*` of a client are dropped.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -25,10 +30,17 @@ RESERVATION: Final = "x-forebay-reservation"
 SECRET: Final = "x-forebay-secret"  # noqa: S105 - the name of the header
 VERDICT: Final = "x-forebay-verdict"
 REFUSED: Final = "refused"
+FULL: Final = "full"
+DRAINING: Final = "draining"
+PRIORITY: Final = "x-forebay-priority"
+TIMEOUT_MS: Final = "x-forebay-timeout-ms"
 INSTANCE: Final = "x-forebay-instance"
 REQUEST_ID: Final = "x-request-id"
 
 RawHeaders = list[tuple[bytes, bytes]]
+
+Priority = Literal["high", "normal", "low"]
+PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
 
 #: RFC 9110, 7.6.1: they belong to one connection and end there. `content-length` and `host` are written anew.
 HOP_BY_HOP: Final = frozenset(
@@ -69,6 +81,9 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """Answers that run at once on the engine."""
     is_stream: bool = False
     strips_usage: bool = False
+    priority: Priority = "normal"
+    left_ms: int | None = None
+    """Milliseconds from now in which the request must have been started; None: no limit."""
 
 
 def write_ticket(ticket: Ticket) -> str:
@@ -88,6 +103,10 @@ def write_ticket(ticket: Ticket) -> str:
         parts.append("stream=1")
     if ticket.strips_usage:
         parts.append("strip=1")
+    if ticket.priority != "normal":
+        parts.append(f"priority={ticket.priority}")
+    if ticket.left_ms is not None:
+        parts.append(f"left={ticket.left_ms}")
     return ";".join(parts)
 
 
@@ -103,7 +122,8 @@ def read_ticket(value: str) -> Ticket | None:
     known = dict(part.split("=", 1) for part in parameters if "=" in part)
     tokens, output, sequences = known.get("tokens", ""), known.get("output", "0"), known.get("sequences", "1")
     text = known.get("text", "0.0.0").split(".")
-    counts = (output, *text)
+    left = known.get("left", "0")
+    counts = (output, left, *text)
     if (
         not reservation
         or len(text) != 3
@@ -118,6 +138,8 @@ def read_ticket(value: str) -> Ticket | None:
         sequences=int(sequences),
         is_stream=known.get("stream") == "1",
         strips_usage=known.get("strip") == "1",
+        priority=next((name for name in PRIORITIES if name == known.get("priority")), "normal"),
+        left_ms=int(left) if "left" in known else None,
     )
 
 

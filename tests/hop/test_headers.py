@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.hop.headers import HOP_BY_HOP, PRIVATE, Ticket, forwardable, header, read_ticket, write_ticket
+from bus.hop.headers import HOP_BY_HOP, PRIORITIES, PRIVATE, Ticket, forwardable, header, read_ticket, write_ticket
 from bus.tokens import TextBytes
 
 COUNT = st.integers(0, 10**12)
@@ -17,6 +17,8 @@ TICKETS = st.builds(
     output=st.none() | COUNT,
     is_stream=st.booleans(),
     strips_usage=st.booleans(),
+    priority=st.sampled_from(PRIORITIES),
+    left_ms=st.none() | COUNT,
 )
 
 
@@ -47,6 +49,7 @@ def test_no_header_value_raises(value):
         "r1;tokens=1000000000001",
         "r1;tokens=3;text=-1.2.3",
         "r1;tokens=3;output=x",
+        "r1;tokens=3;left=-1",
         "r1;tokens=3;output=" + "9" * 5000,
     ],
 )

@@ -69,10 +69,11 @@ class Site:
         path: str = CHAT,
         is_stream: bool = True,
         strips: bool = False,
+        terms: str = "",
         **headers: str,
     ) -> Caller:
         """Send a request as a proxy would."""
-        ticket = f"r1;tokens=10;stream={int(is_stream)};strip={int(strips)}"
+        ticket = f"r1;tokens=10;stream={int(is_stream)};strip={int(strips)}{terms}"
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return await self._callers.ask(self.url, path, body, headers={RESERVATION: ticket, **named})
 
@@ -99,8 +100,7 @@ class Site:
         instance = self.instance
         await until(lambda: not len(instance.timeline))
         await until(lambda: instance.slot_gate.held == instance.prepare_gate.held == 0)
-        assert not instance.slot_gate._waiters
-        assert not instance.prepare_gate._waiters
+        assert instance.slot_gate.waiting == instance.prepare_gate.waiting == 0
         assert self.counts() == {}
         async with asyncio.timeout(1.0):
             await instance.drained()

@@ -86,3 +86,28 @@ async def test_told_to_stop_a_worker_ends_in_order(monkeypatch):
     assert {left for left in asyncio.all_tasks() - before if not left.done()} == set()
     callers.close()
     await bus.close()
+
+
+async def test_a_fault_in_the_estimates_costs_signals_and_no_request(site, monkeypatch, caplog):
+    """The record says what needs no estimate, the log says it once, and requests are served; then all is well again."""
+
+    def fail(*_, **__) -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    one = await site(streams)
+    reader = Reader(one.bus.connect(), "default", budget_s=2.0)
+    with monkeypatch.context() as broken:
+        broken.setattr("workers.instance.make_record", fail)
+        before = one.instance.publisher.published
+        assert (await (await one.ask()).answer())[0] == 200
+        await until(lambda: one.instance.publisher.published >= before + 2)
+        [pressure] = (await reader.view()).live(0.0)
+        assert (pressure.record.state, pressure.record.inflight) == ("ready", 0)
+        assert pressure.record.predicted_wait_ms is None
+    assert caplog.text.count("a fault of ours in its estimates") == 1
+    one.instance.publisher.changed()
+    before = one.instance.publisher.published
+    await until(lambda: one.instance.publisher.published > before)
+    [pressure] = (await reader.view()).live(0.0)
+    assert pressure.record.predicted_wait_ms is not None
+    await reader.close()

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from bus.hop.headers import REFUSED, VERDICT
+from bus.hop.headers import DRAINING, FULL, REFUSED, VERDICT
 from tests.hop.scripted import Asked, Peer, head_of, until
 from tests.workers.conftest import CHAT
 from workers.relay import HELD_ANSWER_BYTES
@@ -333,7 +333,7 @@ async def test_a_full_queue_is_a_429_with_retry_after(site):
         await one.reaches(**({"PREFILL": 1} if index == 0 else {"PREFILL": 1, "READY_QUEUE": 1}))
     caller = await one.ask()
     status, body = await caller.answer()
-    assert (status, caller.headers[VERDICT]) == (429, REFUSED)
+    assert (status, caller.headers[VERDICT]) == (429, FULL)
     assert int(caller.headers["retry-after"]) >= 1
     assert b'"code":"queue_full"' in body
     assert one.outcomes() == {"refused": 1}
@@ -357,7 +357,7 @@ async def test_a_draining_instance_refuses_and_finishes_what_runs(site):
     one.instance.drain()
     caller = await one.ask()
     status, body = await caller.answer()
-    assert (status, caller.headers[VERDICT]) == (503, REFUSED)
+    assert (status, caller.headers[VERDICT]) == (503, DRAINING)
     assert b'"code":"instance_draining"' in body
     may_end.set()
     assert await running.body() == EVENT + DONE
@@ -537,3 +537,95 @@ async def test_a_storm_of_requests_leaves_nothing(site):
     outcomes = one.outcomes()
     assert sum(outcomes.values()) == 105
     assert outcomes == {"answered": 30, "failed": 45, "rejected": 15, "cancelled": 15}
+
+
+# -- how long it may take, and whose turn it is
+
+
+async def test_a_request_that_waited_longer_than_its_client_is_not_started(site):
+    """A 504 that no other instance is to be asked for; the engine never hears of it, and the queue is as before."""
+    one = await site(waits, slots=1)
+    await one.ask()
+    await one.reaches(PREFILL=1)
+    late = await one.ask(terms=";left=40")
+    status, body = await late.answer()
+    assert status == 504
+    assert VERDICT not in late.headers
+    assert b'"code":"deadline_exceeded"' in body
+    assert len(one.posts) == 1
+    assert one.counts() == {"PREFILL": 1}
+    assert one.outcomes() == {"late": 1}
+
+
+async def test_a_request_in_time_is_answered_whatever_its_limit(site):
+    """The limit is one on waiting for a slot: the worker does not cut what runs."""
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        await may_answer.wait()
+        peer.start_stream(EVENT, DONE, b"")
+
+    may_answer = asyncio.Event()
+    one = await site(respond, slots=1)
+    caller = await one.ask(terms=";left=50")
+    await one.reaches(PREFILL=1)
+    await asyncio.sleep(0.1)
+    may_answer.set()
+    assert (await caller.answer())[0] == 200
+
+
+async def test_a_queue_with_a_time_limit_sends_what_waits_too_long_elsewhere(site):
+    """Other than the client's limit, that of the queue says nothing of another instance."""
+    one = await site(waits, slots=1, queue_timeout_s=0.04)
+    await one.ask()
+    await one.reaches(PREFILL=1)
+    caller = await one.ask(terms=";left=60000")
+    status, body = await caller.answer()
+    assert (status, caller.headers[VERDICT]) == (503, FULL)
+    assert b'"code":"queue_timeout"' in body
+
+
+async def test_of_those_that_wait_the_high_go_first_and_the_low_go_too(site):
+    """One slot, nine wait in the order low, normal, high; the order in which the engine sees them."""
+
+    async def respond(peer: Peer, asked: Asked) -> None:
+        seen.append(asked.headers["x-request-id"][0])
+        if len(seen) == 1:
+            await may_go_on.wait()
+        peer.start_stream(EVENT, DONE, b"")
+
+    seen: list[str] = []
+    may_go_on = asyncio.Event()
+    one = await site(respond, slots=1)
+    callers = [await one.ask(x_request_id="first")]
+    await one.reaches(PREFILL=1)
+    for priority in ("low", "normal", "high"):
+        for number in range(3):
+            callers.append(await one.ask(terms=f";priority={priority}", x_request_id=f"{priority}{number}"))
+            await one.reaches(PREFILL=1, READY_QUEUE=len(callers) - 1)
+    may_go_on.set()
+    for caller in callers:
+        assert (await caller.answer())[0] == 200
+    assert "".join(seen) == "f" + "hnlhhnn" + "ll"
+
+
+async def test_a_workers_health_is_its_own(site):
+    """It answers though its engine hangs; what an engine has under /v1/ still passes."""
+    one = await site(waits)
+    caller = await one._callers.ask(one.url, "/health", method="GET")
+    status, body = await caller.answer()
+    assert (status, msgspec.json.decode(body)) == (200, {"status": "ok", "instance": "a", "state": "ready"})
+    assert "/health" not in [asked.target for asked in one.engine.asked]
+
+
+async def test_a_body_cut_in_the_middle_of_a_plain_answer_is_a_502(site):
+    """In OpenAI's shape, and not half an answer."""
+
+    def cut(peer: Peer, _: Asked) -> None:
+        peer.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n" + ANSWER)
+        peer.close()
+
+    one = await site(cut)
+    caller = await one.ask(is_stream=False)
+    status, body = await caller.answer()
+    assert (status, caller.headers[VERDICT]) == (502, REFUSED)
+    assert msgspec.json.decode(body)["error"]["code"] == "engine_broke_off"
