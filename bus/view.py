@@ -15,6 +15,9 @@ from bus.registration import Registration, RegistrationEntry
 _DURATIONS: Final = frozenset(DURATIONS)
 
 
+#: Faults of a record that its worker has not renewed: judged by the reader, by the bus.
+_GONE: Final = ("expired", "missing")
+
 #: Fault of an instance that the reading left out, since the pool is large: nothing is known, nor was it asked for.
 NOT_READ: Final = "not read"
 
@@ -139,6 +142,20 @@ class PoolView(msgspec.Struct, frozen=True):
         """Registrations that stand, those of instances that were not read included."""
         entries = (reading.entry for reading in self.readings.values())
         return [entry.registration for entry in entries if entry is not None and self._stands(entry)]
+
+    def registered_instances(self) -> list[str]:
+        """Ids of the instances whose registration stands, those that were not read included."""
+        return [name for name, reading in self.readings.items() if reading.entry and self._stands(reading.entry)]
+
+    def silent(self) -> list[Pressure]:
+        """Instances whose record is gone though others' are there, as this reading found them.
+
+        Where every record is gone the fault is the bus's or ours, and says nothing of any instance.
+        """
+        live = self.live(self.read_at_s)
+        if all(pressure.record is None for pressure in live):
+            return []
+        return [pressure for pressure in live if pressure.fault in _GONE]
 
     def lately_served(self) -> frozenset[str]:
         """Models that some instance of this pool has announced within the last ten minutes, alive or not."""

@@ -1,7 +1,6 @@
 """The replica process: what is built of what, which listener serves which page, and an orderly end."""
 
 import asyncio
-import contextlib
 import logging
 import re
 import socket
@@ -25,6 +24,7 @@ from proxy.access_log import AccessLog
 from proxy.config import ProxyConfig
 from proxy.door import Door
 from proxy.metrics import ProxyMetrics
+from proxy.probes import Prober
 from proxy.relay import Relay
 from proxy.rotation import Rotation
 from proxy.selection import Selection
@@ -66,13 +66,16 @@ class Replica:
         self._tls = server_tls(config.tls_cert, config.tls_key)
         self._metrics = ProxyMetrics(self.selection, self._uplinks, self._door)
         self._relay = Relay(config, self.selection, self._metrics, self._uplinks)
+        self._prober = Prober(
+            self.selection, self._uplinks, self._relay.waiting, self._metrics, timeout_s=config.probe_timeout_ms / 1000
+        )
         self._inflight = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_draining = False
         self._api: Listener | None = None
         self._admin: Listener | None = None
-        self._housekeeping: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def port(self) -> int:
@@ -97,6 +100,7 @@ class Replica:
         admin = behind_key(pages, self._admin_key)
         await self._look_at_bus()
         await self._uplinks.look_up()
+        self.selection.look_around()
         surface = Surface(
             self.selection,
             self._relay,
@@ -133,7 +137,10 @@ class Replica:
             on_unusable=self._metrics.count,
         )
         await self._api.start()
-        self._housekeeping = asyncio.create_task(self._keep_house(), name="housekeeping")
+        self._tasks = [
+            asyncio.create_task(self._keep_house(), name="housekeeping"),
+            asyncio.create_task(self._prober.run(), name="probes"),
+        ]
         log.info("replica %s: API on port %d, admin on port %d", self.name, self.port, self.admin_port)
 
     async def stop(self) -> None:
@@ -146,10 +153,9 @@ class Replica:
                 await self._idle.wait()
         except TimeoutError:
             log.warning("%d requests did not finish within %g s", self._inflight, self._config.drain_s)
-        if self._housekeeping is not None:
-            self._housekeeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._housekeeping
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for listener in (self._api, self._admin):
             if listener is not None:
                 await listener.stop()
@@ -166,7 +172,7 @@ class Replica:
         while True:
             self._uplinks.forget_all_but(await self._look_at_bus())
             await self._uplinks.look_up()
-            self.selection.forget_gone()
+            self.selection.look_around()
             await self._door.keep()
             await asyncio.sleep(HOUSEKEEPING_S)
 

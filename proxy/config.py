@@ -49,14 +49,25 @@ class ProxyConfig(CostSettings, frozen=True, kw_only=True):
     ] = ()
     read_budget_ms: Annotated[int, Meta(ge=1, le=10_000, description="Longest a selection waits for the bus, ms.")] = 25
     tries: Annotated[
-        int, Meta(ge=1, le=16, description="Instances a request may be sent to before its first event.")
-    ] = 2
+        int,
+        Meta(ge=1, le=64, description="Instances a request may fail on before its first event, each at most once."),
+    ] = 16
+    retry_window_s: Annotated[
+        float, Meta(ge=0, le=86_400, description="A failed request is tried again up to this long after it came, s.")
+    ] = 900.0
     connect_timeout_ms: Annotated[
         int, Meta(ge=10, le=60_000, description="Longest wait for a connection to a worker, ms.")
     ] = 1000
     first_event_timeout_s: Annotated[
         float, Meta(gt=0, le=86_400, description="Longest wait for a worker's answer to begin, s.")
     ] = 900.0
+    request_timeout_s: Annotated[
+        float,
+        Meta(ge=0, le=86_400, description="Longest whole request, s, less where its client says so; 0: no limit."),
+    ] = 0.0
+    probe_timeout_ms: Annotated[
+        int, Meta(ge=10, le=60_000, description="Longest wait for the health of a worker whose record is gone, ms.")
+    ] = 500
     silence_timeout_s: Annotated[
         float, Meta(gt=0, le=86_400, description="Longest silence between two bytes of a running answer, s.")
     ] = 90.0

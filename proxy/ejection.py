@@ -1,4 +1,15 @@
-"""Instances that just failed to connect or broke off are left alone for a moment. No I/O, no clock."""
+"""What a replica holds against instances, and how much it lets a new or returning one take. No I/O, no clock.
+
+- An instance that failed is out: left alone for a pause, which doubles with each further failure. Requests avoid it as
+  long as any other lives.
+- Where its engine failed the end of the pause is enough, and the next real request is the probe: an engine's own health
+  page says nothing (a hung vLLM answers it with 200). Where its worker failed, the worker's health is asked first.
+- Who comes back, and who is new, may have one request of this replica under way, then two, four, … doubling with each
+  success: so a half-healed instance costs one request, and a cold one is not flooded.
+- An instance whose engine named a time (Retry-After) is passed over for that long. That is no failure.
+
+None of this ever refuses a request: if all are out all are tried, and a limit holds only while another has room.
+"""
 
 from collections.abc import Iterable
 from typing import Final
@@ -7,9 +18,48 @@ from typing import Final
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 10.0
 
+#: Longest pause between two questions to a worker that does not answer: they cost no request.
+LONGEST_BETWEEN_PROBES_S: Final = 2.0
+
+#: Above so many under way a limit that doubled is none.
+UNLIMITED: Final = 64
+
+#: So long after it met the first instances a replica cannot tell who is new: it is itself, and a fleet starts as one.
+NEW_HERE_S: Final = 10.0
+
+#: An engine that wants to be left alone for longer is asked again.
+LONGEST_REST_S: Final = 60.0
+
+
+class Standing:
+    """What is held against one instance. Requests under way belong to the standing under which they were sent."""
+
+    __slots__ = ("limit", "needs_health", "pause_s", "under_way", "until_s")
+
+    def __init__(self, *, until_s: float = float("-inf"), pause_s: float = 0.0, needs_health: bool = False) -> None:
+        self.until_s = until_s
+        self.pause_s = pause_s
+        """Length of the last pause; 0: none since the last success."""
+        self.needs_health = needs_health
+        """Out until its worker has answered."""
+        self.limit = 1
+        self.under_way = 0
+
+    def __repr__(self) -> str:
+        health = ", needs health" if self.needs_health else ""
+        return f"<Standing out until {self.until_s:g}{health}, {self.under_way}/{self.limit} under way>"
+
+    def is_out(self, now: float) -> bool:
+        """Whether requests avoid the instance."""
+        return self.needs_health or now < self.until_s
+
+    def ended(self) -> None:
+        """A request that was sent under this standing has ended."""
+        self.under_way -= 1
+
 
 class Ejections:
-    """Which instances are out, and until when; seconds on a monotonic clock.
+    """Standing of all instances; seconds on a monotonic clock.
 
     >>> ejections = Ejections()
     >>> ejections.failed("a", now=0.0)
@@ -18,31 +68,105 @@ class Ejections:
     """
 
     def __init__(self) -> None:
-        self._out: dict[str, tuple[float, float]] = {}  # instance → out until, length of the pause
+        self._standings: dict[str, Standing] = {}
+        self._rests: dict[str, float] = {}
+        self._known: set[str] = set()
+        self._met_first_s = float("-inf")
 
-    def failed(self, instance: str, now: float) -> None:
-        """The instance could not be reached; failures while it is out already do not lengthen its pause."""
-        until_s, pause_s = self._out.get(instance, (0.0, FIRST_PAUSE_S / 2))
-        if now >= until_s:
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            self._out[instance] = (now + pause_s, pause_s)
+    # -- what happens
+
+    def meet(self, instances: Iterable[str], now: float) -> None:
+        """These are there; who was not before is new, save for a replica that is new itself and cannot tell."""
+        fresh = set(instances) - self._known
+        if not fresh:
+            return
+        self._met_first_s = self._met_first_s if self._known else now
+        if now - self._met_first_s >= NEW_HERE_S:
+            for instance in fresh:
+                self._standings.setdefault(instance, Standing())
+        self._known |= fresh
+
+    def claim(self, instances: Iterable[str]) -> dict[str, Standing]:
+        """A request may go to any of these: it counts as under way wherever something is held against an instance.
+
+        What is returned is to be told that it `ended` where the request does not go after all, and at its end.
+        """
+        if not self._standings:
+            return {}
+        claimed = {name: standing for name in instances if (standing := self._standings.get(name)) is not None}
+        for standing in claimed.values():
+            standing.under_way += 1
+        return claimed
+
+    def failed(self, instance: str, now: float, *, needs_health: bool = False) -> None:
+        """A request failed there, or its worker did not answer; failures while it is out do not lengthen its pause."""
+        was = self._standings.get(instance) or Standing()
+        if was.is_out(now):
+            was.needs_health = was.needs_health or needs_health
+            return
+        pause_s = min(2 * was.pause_s, LONGEST_PAUSE_S) or FIRST_PAUSE_S
+        self._standings[instance] = Standing(until_s=now + pause_s, pause_s=pause_s, needs_health=needs_health)
 
     def succeeded(self, instance: str) -> None:
-        """The instance has answered: it is as good as any."""
-        if self._out:
-            self._out.pop(instance, None)
+        """The instance has answered a request."""
+        standing = self._standings.get(instance)
+        if standing is None:
+            return
+        standing.until_s, standing.pause_s, standing.needs_health = float("-inf"), 0.0, False
+        standing.limit *= 2
+        if standing.limit > UNLIMITED:
+            del self._standings[instance]
+
+    def probed(self, instance: str, is_alive: bool, now: float) -> None:
+        """Its worker was asked: alive it is let back, to one request; else it is asked again after a longer pause."""
+        standing = self._standings.get(instance)
+        if standing is None or not standing.needs_health:
+            return
+        standing.needs_health = not is_alive
+        if not is_alive:
+            pause_s = min(2 * standing.pause_s, LONGEST_BETWEEN_PROBES_S)
+            standing.until_s, standing.pause_s = now + pause_s, pause_s
+
+    def rest(self, instance: str, seconds: float, now: float) -> None:
+        """Its engine wants to be left alone for so long."""
+        self._rests[instance] = max(self._rests.get(instance, 0.0), now + min(seconds, LONGEST_REST_S))
 
     def forget_all_but(self, instances: Iterable[str]) -> None:
-        """Drop what is held against instances that are gone."""
-        if self._out:
-            self._out = {name: self._out[name] for name in instances if name in self._out}
+        """Drop what is held against instances that are gone: who returns is new."""
+        left = set(instances)
+        self._known &= left
+        self._standings = {name: each for name, each in self._standings.items() if name in left}
+        self._rests = {name: until_s for name, until_s in self._rests.items() if name in left}
+
+    # -- what follows
 
     def is_out(self, instance: str, now: float) -> bool:
         """Whether the instance is to be left alone."""
-        return instance in self._out and now < self._out[instance][0]
+        standing = self._standings.get(instance)
+        return standing is not None and standing.is_out(now)
+
+    def needs_health(self, instance: str) -> bool:
+        """Whether the instance is out until its worker has answered."""
+        standing = self._standings.get(instance)
+        return standing is not None and standing.needs_health
+
+    def due(self, now: float) -> list[str]:
+        """Instances whose worker is to be asked whether it lives, so that they can be let back."""
+        return [name for name, each in self._standings.items() if each.needs_health and now >= each.until_s]
 
     def usable(self, instances: Iterable[str], now: float) -> list[str]:
         """Those that are not out; all of them if all are, since trying beats refusing."""
         every = list(instances)
-        inside = [instance for instance in every if not self.is_out(instance, now)] if self._out else every
-        return inside or every
+        return [name for name in every if not self.is_out(name, now)] or every if self._standings else every
+
+    def with_room(self, instances: Iterable[str], now: float) -> list[str]:
+        """Of those the ones that neither rest nor have reached their limit; all of them if there is none."""
+        every = list(instances)
+        if not self._standings and not self._rests:
+            return every
+        return [name for name in every if self._has_room(name, now)] or every
+
+    def _has_room(self, instance: str, now: float) -> bool:
+        standing = self._standings.get(instance)
+        is_full = standing is not None and standing.under_way >= standing.limit
+        return not is_full and now >= self._rests.get(instance, 0.0)

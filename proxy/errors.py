@@ -8,10 +8,12 @@ from aiohttp import web
 
 from bus.hop.errors import AnswerTooSlow, CannotConnect, HopFailed, RequestUnusable
 from bus.hop.openai_error import error_body
+from proxy.admission import FleetFull
 from proxy.door import KeyRefused
 from proxy.facts import BadRequest
 from proxy.limiter import RateLimited
 from proxy.selection import NothingAlive, UnknownModel
+from proxy.waiting import DeadlineExceeded
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -27,6 +29,8 @@ PROBLEMS: Final[tuple[tuple[type[BaseException], Problem], ...]] = (
     (BadRequest, Problem(400, "invalid_request_error")),
     (UnknownModel, Problem(404, "invalid_request_error", "model_not_found")),
     (NothingAlive, Problem(503, "service_unavailable", "no_live_instance")),
+    (FleetFull, Problem(429, "rate_limit_error", "all_queues_full")),
+    (DeadlineExceeded, Problem(504, "timeout_error", "deadline_exceeded")),
     (CannotConnect, Problem(502, "upstream_error", "worker_unreachable")),
     (AnswerTooSlow, Problem(504, "upstream_error", "worker_timeout")),
     (HopFailed, Problem(502, "upstream_error", "worker_broke_off")),
@@ -61,7 +65,9 @@ def response_of(fault: BaseException, problem: Problem) -> web.Response:
     if problem.status == 500:
         message = "the gateway failed; its log says why"  # what a bug says is not for clients
     response = error_response(problem.status, message, kind=problem.kind, code=problem.code, param=param)
-    if problem.status == 503:
+    if isinstance(fault, FleetFull):
+        response.headers["Retry-After"] = str(max(1, math.ceil(fault.retry_after_s)))
+    elif problem.status == 503:
         response.headers["Retry-After"] = "1"
     if isinstance(fault, KeyRefused):
         response.headers["WWW-Authenticate"] = "Bearer"

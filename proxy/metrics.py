@@ -33,6 +33,9 @@ class ProxyMetrics:
             registry=self.registry,
         )
         self.retries = Counter("forebay_retries", "Requests sent to another instance.", registry=self.registry)
+        self.moved = Counter(
+            "forebay_moved", "Waiting requests taken from a worker that does not answer.", registry=self.registry
+        )
         self.broken = Counter("forebay_broken_streams", "Streams that ended early.", registry=self.registry)
         self.registry.register(_SelectionCollector(selection))
         self.registry.register(_SecurityCollector(uplinks, door))

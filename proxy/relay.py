@@ -2,17 +2,22 @@
 
 A worker's status line comes only when its engine has taken the request (workers/relay.py), so that everything before
 it may be tried on another instance, and nothing after it.
+
+By default a request may fail on sixteen instances: with fewer it would be lost where that many die in the same moment
+though others live. Whoever fears requests that kill engines sets `tries` lower. A worker that falls silent, and one
+that is full or drains, uses up no try.
 """
 
 import logging
+import math
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiohttp import web
 from multidict import CIMultiDict
 
 from bus.hop.answer import Answer
-from bus.hop.errors import HopFailed
+from bus.hop.errors import AnswerTooSlow, HopFailed
 from bus.hop.headers import (
     INSTANCE,
     PRIVATE,
@@ -35,6 +40,8 @@ from proxy.meter import Meter
 from proxy.metrics import ProxyMetrics
 from proxy.selection import NothingAlive, Selected, Selection
 from proxy.uplinks import Uplinks
+from proxy.waiting import Attempt, DeadlineExceeded, Suspected, Waiting
+from proxy.wishes import read_wishes
 
 log = logging.getLogger("forebay.proxy")
 
@@ -43,8 +50,8 @@ HELD_ANSWER_BYTES: Final = 8 * 1024 * 1024
 
 _VERDICT: Final = VERDICT.encode()
 
-#: Refusals that say that an engine is gone or hangs; the others say that it is full, or might be the request's fault.
-_ENGINE_FAILED: Final = frozenset({502, 504})
+#: What the error event of a stream says of the fault that broke it, the special first.
+_STREAM_CODES: Final = ((DeadlineExceeded, "deadline_exceeded"), (AnswerTooSlow, "worker_silent"))
 
 
 class Exchange:
@@ -62,9 +69,30 @@ class Exchange:
         self.request_id = request_id
         self.line = line
         self.started_s = time.monotonic()
+        self.wishes = read_wishes(request.headers)
+        self.deadline_s = math.inf
+        """End of its time on the monotonic clock."""
         self.headers: RawHeaders = forwardable(request.raw_headers, drop=drop)
         self.meter: Meter | None = None
         """Counts the tokens of the answer, where the client's key is limited in them."""
+
+    def limit(self, longest_s: float) -> None:
+        """Let it take as long as its client wishes, and at most `longest_s`, where that is not 0."""
+        limits = [seconds for seconds in (self.wishes.timeout_s, longest_s) if seconds]
+        self.deadline_s = self.started_s + min(limits, default=math.inf)
+
+
+class Refusal(NamedTuple):
+    """An answer that says that nothing of the request was done."""
+
+    reply: web.StreamResponse
+    verdict: str
+    retry_after_s: float | None
+
+    @property
+    def hope(self) -> tuple[bool, float]:
+        """Sort key: of several refusals a client is told the one that lets it come back the soonest."""
+        return self.reply.status != 429, math.inf if self.retry_after_s is None else self.retry_after_s
 
 
 class Relay:
@@ -75,13 +103,16 @@ class Relay:
         self._selection = selection
         self._metrics = metrics
         self._uplinks = uplinks
+        self.waiting = Waiting()
 
     async def relay(self, exchange: Exchange, facts: Facts, body: bytes) -> web.StreamResponse:
         """Answer a request by an instance that serves its model. Raises what proxy/errors.py lists."""
+        exchange.limit(self._config.request_timeout_s)
         tried: set[str] = set()
-        refused: web.StreamResponse | None = None
+        refusals: list[Refusal] = []
         fault: HopFailed | None = None
-        while len(tried) < self._config.tries:
+        tries_left = self._config.tries
+        while tries_left and (not tried or self._may_go_on(exchange)):
             try:
                 selected = await self._selection.choose(exchange.request_id, facts, tried=tried)
             except NothingAlive:
@@ -94,58 +125,98 @@ class Relay:
             exchange.line.instance, exchange.line.tries = selected.instance, len(tried)
             exchange.line.prompt_tokens = selected.work.prompt_tokens
             try:
-                is_final, reply = await self._try(exchange, selected, facts, body)
+                reply = await self._try(exchange, selected, facts, body)
             except HopFailed as failure:
                 log.info("request %s: instance %s failed: %s", exchange.request_id, selected.instance, failure)
-                self._selection.ejections.failed(selected.instance, time.monotonic())
                 self._selection.give_back(selected)
+                if isinstance(failure, DeadlineExceeded):
+                    raise
+                self._hold_against(selected.instance, failure)
                 fault = failure
+                tries_left -= not isinstance(failure, Suspected)
                 continue
             finally:
-                self._selection.release(selected.instance)
-            if is_final:
+                self._selection.release(selected)
+            if not isinstance(reply, Refusal):
                 return reply
             self._selection.give_back(selected)
-            if reply.status in _ENGINE_FAILED:
-                self._selection.ejections.failed(selected.instance, time.monotonic())
-            refused = reply
-        if refused is not None:
-            return refused
+            self._hold_against(selected.instance, reply)
+            refusals.append(reply)
+            tries_left -= reply.verdict == REFUSED
+        if refusals:
+            return min(reversed(refusals), key=lambda refusal: refusal.hope).reply
         assert fault is not None  # noqa: S101 - every try ends with an answer, a refusal or a fault
         raise fault
 
+    def _may_go_on(self, exchange: Exchange) -> bool:
+        """Whether a request that failed may still be tried elsewhere. Raises DeadlineExceeded."""
+        now = time.monotonic()
+        if now >= exchange.deadline_s:
+            raise DeadlineExceeded("the request took longer than its time limit")
+        return now - exchange.started_s <= self._config.retry_window_s
+
+    def _hold_against(self, instance: str, failure: HopFailed | Refusal) -> None:
+        """Tell the selection what a failure says about the instance; that its worker is full or drains says nothing."""
+        ejections, now = self._selection.ejections, time.monotonic()
+        if isinstance(failure, Suspected):
+            return  # it is out already
+        if isinstance(failure, HopFailed):
+            ejections.failed(instance, now, needs_health=not isinstance(failure, AnswerTooSlow))
+        elif failure.verdict == REFUSED:
+            if failure.retry_after_s is not None:
+                ejections.rest(instance, failure.retry_after_s, now)
+            else:
+                ejections.failed(instance, now)
+
     async def _try(
         self, exchange: Exchange, selected: Selected, facts: Facts, body: bytes
-    ) -> tuple[bool, web.StreamResponse]:
-        """Send the request to one instance: (True, answer), or (False, refusal). HopFailed before its head."""
+    ) -> web.StreamResponse | Refusal:
+        """Send the request to one instance. HopFailed before anything of an answer has gone to the client."""
         request = exchange.request
         headers = list(exchange.headers)
         headers.append((REQUEST_ID.encode(), exchange.request_id.encode()))
         if request.method == "POST":
-            headers.append((RESERVATION.encode(), _ticket(selected, facts).encode()))
-        answer = await self._uplinks.client(selected.pressure.registration.worker_url).exchange(
-            request.method,
-            request.raw_path,
-            headers,
-            body,
-            head_timeout_s=self._config.first_event_timeout_s,
-        )
+            headers.append((RESERVATION.encode(), _ticket(exchange, selected, facts).encode()))
+        attempt = Attempt(self.waiting, selected.instance, exchange.deadline_s)
         try:
-            is_refused = _is_refused(answer)
-            if is_refused:
-                exchange.line.outcome = "failed"
-            else:
-                self._selection.ejections.succeeded(selected.instance)
-                exchange.line.outcome = "answered" if answer.status < 400 else "rejected"
-            if not is_refused and answer.content_type == b"text/event-stream":
-                return True, await self._stream(exchange, selected, answer)
-            reply = await self._plain(exchange, selected, answer)
-            return not is_refused or reply.prepared, reply
+            answer = await self._uplinks.client(selected.pressure.registration.worker_url).exchange(
+                request.method,
+                request.raw_path,
+                headers,
+                body,
+                head_timeout_s=self._config.first_event_timeout_s,
+                on_sent=attempt.sent,
+            )
+            try:
+                return await self._pass_on(exchange, selected, answer, attempt)
+            finally:
+                answer.abort()
         finally:
-            answer.abort()
+            attempt.end()
 
-    async def _stream(self, exchange: Exchange, selected: Selected, answer: Answer) -> web.StreamResponse:
+    async def _pass_on(
+        self, exchange: Exchange, selected: Selected, answer: Answer, attempt: Attempt
+    ) -> web.StreamResponse | Refusal:
+        """Pass an answer on to the client; a refusal only where there is no elsewhere."""
+        verdict = header(answer.headers, _VERDICT)
+        if verdict is not None:
+            exchange.line.outcome = "failed"
+        else:
+            if answer.status < 500:
+                self._selection.ejections.succeeded(selected.instance)
+            exchange.line.outcome = _outcome(answer.status)
+            if answer.content_type == b"text/event-stream":
+                return await self._stream(exchange, selected, answer, attempt)
+        reply = await self._plain(exchange, selected, answer, attempt)
+        if verdict is None or reply.prepared:
+            return reply
+        return Refusal(reply, verdict.decode("latin-1"), _seconds(header(answer.headers, b"retry-after")))
+
+    async def _stream(
+        self, exchange: Exchange, selected: Selected, answer: Answer, attempt: Attempt
+    ) -> web.StreamResponse:
         """Pass a stream on; if it breaks, say so in an error event, where one can follow."""
+        attempt.has_event()
         self._saw_first_event(exchange, selected)
         reply = await StreamReply.start(exchange.request, answer.status, _reply_headers(exchange, selected, answer))
         through = exchange.meter.through(reply.write) if exchange.meter else None
@@ -158,21 +229,22 @@ class Relay:
             exchange.line.outcome = "broken"
             self._metrics.broken.inc()
             if answer.content_type == b"text/event-stream" and reply.ends_at_event:
-                reply.write(
-                    error_event(f"the stream broke off: {fault}", kind="upstream_error", code="worker_broke_off")
-                )
+                code = next((code for kind, code in _STREAM_CODES if isinstance(fault, kind)), "worker_broke_off")
+                reply.write(error_event(f"the stream broke off: {fault}", kind="upstream_error", code=code))
             elif exchange.request.transport is not None:
                 exchange.request.transport.abort()  # half an answer must not look like a whole one
         return reply.response
 
-    async def _plain(self, exchange: Exchange, selected: Selected, answer: Answer) -> web.StreamResponse:
+    async def _plain(
+        self, exchange: Exchange, selected: Selected, answer: Answer, attempt: Attempt
+    ) -> web.StreamResponse:
         """Pass on an answer in one piece."""
         body = await answer.whole(HELD_ANSWER_BYTES, silence_s=self._config.silence_timeout_s)
         if body is None:
-            return await self._stream(exchange, selected, answer)
+            return await self._stream(exchange, selected, answer, attempt)
         if exchange.meter and answer.status < 400:
             exchange.meter.saw_whole(body)
-        if not _is_refused(answer):
+        if header(answer.headers, _VERDICT) is None:
             self._saw_first_event(exchange, selected)
         headers = CIMultiDict(_reply_headers(exchange, selected, answer))
         return web.Response(status=answer.status, body=body, headers=headers)
@@ -184,13 +256,23 @@ class Relay:
         self._metrics.saw_ttft(seconds, selected.decision.predicted_ttft_s)
 
 
-def _is_refused(answer: Answer) -> bool:
-    """Whether nothing of the request was done there."""
-    return header(answer.headers, _VERDICT) == REFUSED.encode()
+def _outcome(status: int) -> str:
+    """How a request ended that was passed on with this status."""
+    return "answered" if status < 400 else "rejected" if status < 500 else "failed"
 
 
-def _ticket(selected: Selected, facts: Facts) -> str:
+def _seconds(retry_after: bytes | None) -> float | None:
+    """Value of a Retry-After header; None for none, and for a date, since no clocks are compared.
+
+    >>> _seconds(b"7"), _seconds(b"Wed, 21 Oct 2015 07:28:00 GMT"), _seconds(None)
+    (7.0, None, None)
+    """
+    return float(retry_after) if retry_after is not None and retry_after.isdigit() and len(retry_after) < 10 else None
+
+
+def _ticket(exchange: Exchange, selected: Selected, facts: Facts) -> str:
     """Value of the header that tells the worker what work this is."""
+    left_s = exchange.deadline_s - time.monotonic()
     return write_ticket(
         Ticket(
             reservation=selected.reservation,
@@ -200,6 +282,8 @@ def _ticket(selected: Selected, facts: Facts) -> str:
             output=facts.output_cap,
             is_stream=facts.is_stream,
             strips_usage=not facts.wants_usage,
+            priority=exchange.wishes.priority,
+            left_ms=None if left_s == math.inf else max(1, round(left_s * 1000)),
         )
     )
 

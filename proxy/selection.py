@@ -20,8 +20,9 @@ from bus.registration import Registration
 from bus.reservations import Reservations, new_reservation_id
 from bus.tokens import TokenRates
 from bus.view import PoolView, Pressure
+from proxy.admission import FleetFull, is_full, retry_after_s
 from proxy.candidates import Candidate, Choice, Evaluation, RequestWork
-from proxy.ejection import Ejections
+from proxy.ejection import Ejections, Standing
 from proxy.facts import Facts
 from proxy.rotation import Rotation
 from proxy.strategies.base import Strategy, offers, rank
@@ -68,6 +69,8 @@ class Selected(msgspec.Struct, frozen=True):
     work: RequestWork
     reservation: str
     decision: Decision
+    standing: Standing | None
+    """What is held against the instance, where something is: it counts this request as under way."""
 
     @property
     def instance(self) -> str:
@@ -102,9 +105,9 @@ class Selection:
         self._clock = clock
 
     async def choose(self, request_id: str, facts: Facts, *, tried: Collection[str] = ()) -> Selected:
-        """Choose an instance that serves the model and is not in `tried`. Raises UnknownModel, NothingAlive.
+        """Choose an instance that serves the model and is not in `tried`. Raises UnknownModel, NothingAlive, FleetFull.
 
-        The request counts in flight until `release` is called with its instance, exactly once.
+        The request counts in flight until `release` is called with what is returned, exactly once.
         """
         views = [await reader.view(facts.model) for reader in self.readers.values()]
         now = self._clock()
@@ -119,8 +122,11 @@ class Selection:
             raise NothingAlive(f"no live instance serves {facts.model or 'this'}")
         raise UnknownModel(facts.model)
 
-    def release(self, instance: str) -> None:
-        """A request that was chosen for `instance` has ended."""
+    def release(self, selected: Selected) -> None:
+        """A request has ended at the instance that was chosen for it."""
+        instance = selected.instance
+        if selected.standing is not None:
+            selected.standing.ended()
         self.inflight[instance] -= 1
         if self.inflight[instance] <= 0:
             del self.inflight[instance]
@@ -131,11 +137,12 @@ class Selection:
         if reservations is not None:
             reservations.give_back(selected.instance, selected.reservation)
 
-    def forget_gone(self) -> None:
-        """Drop what is remembered of instances that no view knows any longer."""
-        known = [name for reader in self.readers.values() for name in reader.last_view.readings]
-        self._rotation.forget_all_but(known)
-        self.ejections.forget_all_but(known)
+    def look_around(self) -> None:
+        """Note who is new in the last views, and drop what is remembered of instances that are gone."""
+        there = [name for reader in self.readers.values() for name in reader.last_view.registered_instances()]
+        self._rotation.forget_all_but(there)
+        self.ejections.forget_all_but(there)
+        self.ejections.meet(there, self._clock())
 
     def models(self) -> list[str]:
         """Models that live instances serve, by the last views."""
@@ -165,14 +172,21 @@ class Selection:
     async def _decide(
         self, request_id: str, view: PoolView, found: list[Pressure], facts: Facts, now: float
     ) -> Selected:
-        usable = set(self.ejections.usable((p.instance for p in found), now))
-        found = [p for p in found if p.instance in usable]
+        found = self._takers(found, now)
         work = request_work(facts, found)
         candidates = self._candidates(found)
         evaluation = self.strategy.evaluate(candidates, work, self._rng)
         choice = Choice(evaluation, rank(evaluation, self._rotation))
         reservation = new_reservation_id()
-        choice = await self._reserve(choice, candidates, reservation, work, view)
+        claimed = self.ejections.claim(p.instance for p in found)  # before the wait: others choose meanwhile
+        chosen = None
+        try:
+            choice = await self._reserve(choice, candidates, reservation, work, view)
+            chosen = choice.instance
+        finally:
+            for name, standing in claimed.items():
+                if name != chosen:
+                    standing.ended()
         pressure = found[choice.index]
         self._rotation.note(pressure.instance)
         self.inflight[pressure.instance] += 1
@@ -181,7 +195,22 @@ class Selection:
         seen = [InTransit(p.in_transit_tokens, p.in_transit_requests) for p in found]
         decision = Decision(request_id, time.time(), view.pool, facts.model, work, choice, seen)
         self.decisions.append(decision)
-        return Selected(view.pool, pressure, work, reservation, decision)
+        return Selected(view.pool, pressure, work, reservation, decision, claimed.get(pressure.instance))
+
+    def _takers(self, found: list[Pressure], now: float) -> list[Pressure]:
+        """Of those that could answer the ones that a request may go to now. Raises FleetFull.
+
+        Who is out is left out first: that the only ones alive are full is no reason to try the dead.
+        """
+        ejections = self.ejections
+        ejections.meet((p.instance for p in found), now)
+        usable = set(ejections.usable((p.instance for p in found), now))
+        inside = [p for p in found if p.instance in usable]
+        takers = [p for p in inside if not is_full(p)]
+        if not takers:
+            raise FleetFull(retry_after_s(inside))
+        with_room = set(ejections.with_room((p.instance for p in takers), now))
+        return [p for p in takers if p.instance in with_room]
 
     async def _reserve(
         self, choice: Choice, candidates: list[Candidate], reservation: str, work: RequestWork, view: PoolView

@@ -153,7 +153,7 @@ def choose(url: str, name: str, rate: float, seconds: float, results) -> None:  
         loop, cost = asyncio.get_running_loop(), Cost([])
 
         def end(selected: Selected) -> None:
-            selection.release(selected.instance)
+            selection.release(selected)
             selection.give_back(selected)
 
         async def one() -> None:

@@ -147,7 +147,7 @@ async def time_choices(
         chosen = await selection.choose(f"request-{number}", FACTS)
         whole_s.append(perf_counter() - started_s)
         cpu_s.append(process_time() - cpu_started_s)
-        selection.release(chosen.instance)
+        selection.release(chosen)
         selection.give_back(chosen)
     return median(whole_s[1:]), median(cpu_s[1:]), median(bare_s[1:])  # the first reads the registrations
 

@@ -27,12 +27,11 @@ BODY = b'{"model":"tiny","messages":[{"role":"user","content":"hello"}]}'
 class FakeWorker:
     """A scripted server, announced on the bus as the worker of one instance."""
 
-    def __init__(self, bus: FakeBus, instance: str, server: Server, models: tuple[str, ...], signals: Any) -> None:
+    def __init__(self, bus: FakeBus, instance: str, server: Server, signals: Any, told: Any) -> None:
         self.server = server
         self.signals = signals
-        self.registration = Registration(
-            worker_url=server.url, engine_url="http://127.0.0.1:9", models=models, ttl_ms=60_000
-        )
+        told = {"ttl_ms": 60_000, **told}
+        self.registration = Registration(worker_url=server.url, engine_url="http://127.0.0.1:9", **told)
         self.publisher = Publisher(
             bus.connect(),
             pool="default",
@@ -53,6 +52,12 @@ class FakeWorker:
     async def publish(self, **signals: float) -> None:
         """Say other numbers."""
         self.signals = signals
+        await self.publisher.publish_now()
+
+    async def fall_silent(self) -> None:
+        """Publish a last record, which expires at once."""
+        self.registration = msgspec.structs.replace(self.registration, ttl_ms=50)
+        self.publisher.announce()
         await self.publisher.publish_now()
 
     async def leave(self) -> None:
@@ -82,11 +87,12 @@ class Fleet:
         self._serve = serve
 
     async def worker(
-        self, instance: str, respond: Respond, *, models: tuple[str, ...] = ("tiny",), **signals: float
+        self, instance: str, respond: Respond, *, models: tuple[str, ...] = ("tiny",), told: Any = (), **signals: float
     ) -> FakeWorker:
-        """Announce an instance."""
+        """Announce an instance; `told` are further fields of its registration."""
         server = await self._serve(lambda peer: repeat(peer, respond))
-        self.workers[instance] = one = FakeWorker(self.bus, instance, server, models, signals or {"inflight": 0})
+        told = {"models": models, **dict(told)}
+        self.workers[instance] = one = FakeWorker(self.bus, instance, server, signals or {"inflight": 0}, told)
         await one.publisher.publish_now()
         return one
 

@@ -1,21 +1,41 @@
-"""Instances that just failed are left alone for a moment, never for ever, and never all."""
+"""What is held against an instance: pauses with backoff, the way back one request at a time, and never a refusal."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.ejection import FIRST_PAUSE_S, LONGEST_PAUSE_S, Ejections
+from proxy.ejection import (
+    FIRST_PAUSE_S,
+    LONGEST_BETWEEN_PROBES_S,
+    LONGEST_PAUSE_S,
+    LONGEST_REST_S,
+    NEW_HERE_S,
+    UNLIMITED,
+    Ejections,
+    Standing,
+)
 
 
-def test_the_pause_doubles_up_to_its_limit_and_a_success_ends_it():
-    """Half a second, one, two … ten; then as good as any, and the first pause again."""
+def sent(ejections: Ejections, instance: str) -> Standing | None:
+    """Send a request to an instance."""
+    return ejections.claim([instance]).get(instance)
+
+
+def pause_s(ejections: Ejections, now: float) -> float:
+    """Give how long an instance is still out."""
+    passed_s = 0.0
+    while ejections.is_out("a", now + passed_s):
+        passed_s += 0.25
+    return passed_s
+
+
+def test_a_pause_doubles_up_to_its_limit_and_a_success_ends_it():
+    """Half a second, one, two … ten; then the first pause again."""
     ejections, now, pauses = Ejections(), 0.0, []
     for _ in range(8):
         ejections.failed("a", now)
-        pause_s = 0.0
-        while ejections.is_out("a", now + pause_s):
-            pause_s += 0.25
-        pauses.append(pause_s)
-        now += pause_s
+        pauses.append(pause_s(ejections, now))
+        now += pauses[-1]
     assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
     ejections.succeeded("a")
     assert not ejections.is_out("a", now)
@@ -40,28 +60,149 @@ def test_when_all_are_out_all_are_tried():
     assert ejections.usable("abc", 0.1) == ["c"]
 
 
-EVENTS = st.lists(st.tuples(st.sampled_from("abc"), st.booleans(), st.floats(0, 20)), max_size=40)
+def test_after_a_pause_one_request_at_a_time_is_the_probe():
+    """One, then with each success two, four, … until there is no limit."""
+    ejections = Ejections()
+    ejections.failed("a", 0.0)
+    now, allowed = FIRST_PAUSE_S, 1
+    while allowed <= UNLIMITED:
+        under_way = []
+        while ejections.with_room("ab", now) == ["a", "b"]:
+            under_way.append(sent(ejections, "a"))
+        assert len(under_way) == allowed
+        for standing in under_way:
+            standing.ended()
+        ejections.succeeded("a")
+        allowed *= 2
+    assert sent(ejections, "a") is None
+
+
+def test_a_limit_holds_only_while_another_has_room():
+    """Nobody is refused since all are new."""
+    ejections = Ejections()
+    ejections.meet(["old"], 0.0)
+    ejections.meet(["old", "a", "b"], NEW_HERE_S)
+    sent(ejections, "a")
+    assert ejections.with_room(["a", "b"], 0.0) == ["b"]
+    sent(ejections, "b")
+    assert ejections.with_room(["a", "b"], 0.0) == ["a", "b"]
+    assert ejections.with_room(["a", "b", "old"], 0.0) == ["old"]
+
+
+def test_long_streams_from_before_a_failure_do_not_keep_an_instance_out():
+    """They are under way still, but not under the standing that is on trial."""
+    ejections = Ejections()
+    ejections.failed("a", 0.0)
+    before = [sent(ejections, "a") for _ in range(20)]
+    ejections.failed("a", FIRST_PAUSE_S)
+    assert ejections.with_room("ab", FIRST_PAUSE_S + 2 * FIRST_PAUSE_S) == ["a", "b"]
+    sent(ejections, "a")
+    assert ejections.with_room("ab", 10.0) == ["b"]
+    for standing in before:
+        standing.ended()
+    assert ejections.with_room("ab", 10.0) == ["b"], "the end of an old stream freed the place of the trial"
+
+
+def test_who_is_new_is_ramped_up_but_not_by_a_replica_that_is_new_itself():
+    """A replica that starts finds a fleet that runs."""
+    ejections = Ejections()
+    ejections.meet("a", 0.0)
+    ejections.meet("ab", 1.0)
+    assert sent(ejections, "b") is None
+    assert sent(ejections, "a") is None
+    ejections.meet("abc", NEW_HERE_S)
+    assert sent(ejections, "c") is not None
+    ejections.forget_all_but("ac")
+    ejections.meet("abc", NEW_HERE_S)
+    assert sent(ejections, "b") is not None, "who returns is new"
+    assert sent(ejections, "a") is None
+
+
+def test_a_dead_worker_is_let_back_by_its_health_alone():
+    """Asked after each pause, which grows to two seconds; alive it gets one request."""
+    ejections, now, asked_after = Ejections(), 0.0, []
+    ejections.failed("a", now, needs_health=True)
+    for _ in range(4):
+        passed_s = 0.0
+        while not ejections.due(now + passed_s):
+            passed_s += 0.25
+        asked_after.append(passed_s)
+        now += passed_s
+        assert ejections.is_out("a", now)
+        ejections.probed("a", False, now)
+    assert asked_after == [0.5, 1.0, 2.0, LONGEST_BETWEEN_PROBES_S]
+    ejections.probed("a", True, now + LONGEST_BETWEEN_PROBES_S)
+    assert not ejections.is_out("a", now + LONGEST_BETWEEN_PROBES_S)
+    assert ejections.due(now + 100) == []
+
+
+def test_a_probe_lets_nobody_back_whose_engine_failed():
+    """An engine that hangs has a healthy worker."""
+    ejections = Ejections()
+    ejections.failed("a", 0.0)
+    ejections.probed("a", True, 0.1)
+    assert ejections.is_out("a", 0.1)
+
+
+def test_who_asked_to_be_left_alone_is_passed_over_and_not_out():
+    """Until its time is over, unless there is nobody else; a day is not believed."""
+    ejections = Ejections()
+    ejections.rest("a", 5.0, now=0.0)
+    assert ejections.with_room("ab", 4.9) == ["b"]
+    assert ejections.with_room("a", 4.9) == ["a"]
+    assert ejections.with_room("ab", 5.0) == ["a", "b"]
+    assert not ejections.is_out("a", 1.0)
+    ejections.rest("a", 86_400.0, now=10.0)
+    assert ejections.with_room("ab", 10.0 + LONGEST_REST_S) == ["a", "b"]
+
+
+NAMES = st.sampled_from("abc")
+EVENTS = st.lists(
+    st.tuples(NAMES, st.sampled_from(["failed", "dead", "alive", "succeeded", "sent", "rest"]), st.floats(0, 20)),
+    max_size=60,
+)
 
 
 @given(EVENTS)
-def test_nobody_is_out_longer_than_the_longest_pause(events):
-    """Whatever happened before."""
+def test_whatever_happens_nobody_is_refused_and_nobody_is_out_for_ever(events):
+    """A pause ends by itself, or a living worker ends it."""
     ejections, now = Ejections(), 0.0
-    for name, is_failure, later_s in events:
-        if is_failure:
-            ejections.failed(name, now)
-        else:
+    ejections.meet("abc", now)
+    for name, event, later_s in events:
+        if event == "sent":
+            sent(ejections, name)
+        elif event == "succeeded":
             ejections.succeeded(name)
-        assert ejections.usable("abc", now)
-        assert not ejections.is_out(name, now + LONGEST_PAUSE_S)
+        elif event == "rest":
+            ejections.rest(name, later_s, now)
+        elif event == "alive":
+            ejections.probed(name, True, now)
+        else:
+            ejections.failed(name, now, needs_health=event == "dead")
+        assert ejections.with_room(ejections.usable("abc", now), now)
+        end_s = now + LONGEST_PAUSE_S
+        assert ejections.needs_health(name) or not ejections.is_out(name, end_s)
+        assert not ejections.needs_health(name) or name in ejections.due(end_s)
         now += later_s
 
 
 def test_what_is_gone_is_forgotten():
-    """State is as large as the fleet; nothing is held against who comes back under an old name."""
+    """State is as large as the fleet."""
     ejections = Ejections()
     ejections.failed("a", 0.0)
     ejections.failed("b", 0.0)
+    ejections.rest("a", 5.0, 0.0)
     ejections.forget_all_but(["b", "c"])
     assert not ejections.is_out("a", 0.1)
     assert ejections.is_out("b", 0.1)
+    assert not ejections._rests
+
+
+@pytest.mark.parametrize("needs_health", [True, False])
+def test_a_success_ends_whatever_was_held_against_an_instance(needs_health):
+    """An answer is the best probe."""
+    ejections = Ejections()
+    ejections.failed("a", 0.0, needs_health=needs_health)
+    ejections.succeeded("a")
+    assert not ejections.is_out("a", 0.0)
+    assert ejections.due(100.0) == []

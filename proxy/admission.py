@@ -1,0 +1,58 @@
+"""Which instances are full, by their records, and when a client that finds all of them full should come again.
+
+Pure: no I/O, no clock.
+"""
+
+from collections.abc import Sequence
+
+from bus.errors import ForebayError
+from bus.record import PressureRecord
+from bus.view import Pressure
+
+#: Told where no instance has published a prediction.
+UNKNOWN_WAIT_S = 1.0
+
+
+class FleetFull(ForebayError):
+    """Every instance that could take the request has a full queue."""
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__("the queues of all instances are full")
+        self.retry_after_s = retry_after_s
+
+
+def is_full(pressure: Pressure) -> bool:
+    """Whether the instance's worker would answer 429 now. Unknown is not full.
+
+    What is in transit there takes the free slots first; what is beyond them will wait.
+    """
+    record, registration = pressure.record, pressure.registration
+    if record is None or registration.queue_limit is None or record.inflight is None:
+        return False
+    free_slots = max(0, registration.slots - record.inflight)
+    beyond = max(0, pressure.in_transit_requests - free_slots)
+    has_free_slot = record.inflight + pressure.in_transit_requests < registration.slots
+    return not has_free_slot and _waiting(record) + beyond >= registration.queue_limit
+
+
+def retry_after_s(full: Sequence[Pressure]) -> float:
+    """Seconds until the first of the full instances has a place in its queue again.
+
+    A slot for one more is `next_slot_ready_in_ms` away, when all that wait have been served: divided by their number
+    it is the time between two ends, after each of which a place is free.
+    """
+    return min((wait for pressure in full if (wait := _place_s(pressure)) is not None), default=UNKNOWN_WAIT_S)
+
+
+def _place_s(pressure: Pressure) -> float | None:
+    """Seconds until a place in the instance's queue is free; None: unknown."""
+    slot_ms, record = pressure.signal("next_slot_ready_in_ms"), pressure.record
+    if slot_ms is None or record is None:
+        return None
+    return slot_ms / 1000 / (_waiting(record) + 1)
+
+
+def _waiting(record: PressureRecord) -> int:
+    """Requests that wait in the worker for a slot, prepared or not."""
+    depths = (record.prepare_queue_depth, record.active_prepare, record.ready_queue_depth)
+    return sum(depth for depth in depths if depth is not None)

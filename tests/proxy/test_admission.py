@@ -1,0 +1,62 @@
+"""Full by the record: the very rule of the worker, with what is in transit there; and when to come again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bus.record import PressureRecord
+from bus.registration import Registration
+from bus.view import Pressure
+from proxy.admission import UNKNOWN_WAIT_S, is_full, retry_after_s
+
+
+def pressure(*, slots=2, limit=1, running=0, waiting=0, in_transit=0, slot_ms=None, is_known=True) -> Pressure:
+    """Give an instance with so many on its engine and so many waiting."""
+    registration = Registration(worker_url="http://w", engine_url="http://e", slots=slots, queue_limit=limit)
+    record = PressureRecord(
+        epoch=1,
+        sequence=1,
+        inflight=running + waiting,
+        prepare_queue_depth=0,
+        active_prepare=0,
+        ready_queue_depth=waiting,
+        next_slot_ready_in_ms=slot_ms,
+    )
+    return Pressure("a", registration, record if is_known else None, 0.0, None, (), in_transit, in_transit)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "full"),
+    [
+        ({"running": 2}, False),
+        ({"running": 2, "waiting": 1}, True),
+        ({"running": 2, "waiting": 0, "in_transit": 1}, True),
+        ({"running": 1, "in_transit": 1}, False),
+        ({"running": 1, "in_transit": 2}, True),
+        ({"running": 10, "slots": 16, "limit": 2, "in_transit": 6}, False),
+        ({"running": 1, "limit": 0}, False),
+        ({"running": 2, "limit": 0}, True),
+        ({"running": 2, "waiting": 5, "limit": None}, False),
+        ({"running": 2, "waiting": 5, "is_known": False}, False),
+    ],
+)
+def test_full_is_what_the_worker_would_refuse(numbers, full):
+    """What is in transit takes free slots first; unknown is not full."""
+    assert is_full(pressure(**numbers)) is full
+
+
+@given(st.integers(1, 8), st.integers(0, 8), st.integers(0, 30))
+def test_a_fleet_is_full_just_after_its_last_place(slots, limit, accepted):
+    """As many as slots and places are taken, not one more, whether they have arrived or are in transit."""
+    running, waiting = min(accepted, slots), max(0, accepted - slots)
+    assert is_full(pressure(slots=slots, limit=limit, running=running, waiting=waiting)) is (accepted >= slots + limit)
+    assert is_full(pressure(slots=slots, limit=limit, in_transit=accepted)) is (accepted >= slots + limit)
+
+
+def test_the_soonest_place_in_the_fleet_is_when_to_come_again():
+    """Eight wait and a ninth would have a slot in 18 s: a place is free every 2 s; the other has one in 3 s."""
+    slow, fast = pressure(running=2, waiting=8, slot_ms=18_000), pressure(running=2, waiting=0, slot_ms=3_000)
+    assert retry_after_s([fast, slow]) == 2.0
+    assert retry_after_s([fast]) == 3.0
+    assert retry_after_s([fast, pressure(is_known=False)]) == 3.0
+    assert retry_after_s([pressure()]) == retry_after_s([]) == UNKNOWN_WAIT_S
