@@ -66,9 +66,8 @@ class Replica:
         self._tls = server_tls(config.tls_cert, config.tls_key)
         self._metrics = ProxyMetrics(self.selection, self._uplinks, self._door)
         self._relay = Relay(config, self.selection, self._metrics, self._uplinks)
-        self._prober = Prober(
-            self.selection, self._uplinks, self._relay.waiting, self._metrics, timeout_s=config.probe_timeout_ms / 1000
-        )
+        waiting, probe_s = self._relay.waiting, config.probe_timeout_ms / 1000
+        self._prober = Prober(self.selection, self._uplinks, waiting, self._metrics, timeout_s=probe_s)
         self._inflight = 0
         self._idle = asyncio.Event()
         self._idle.set()
