@@ -15,7 +15,7 @@ from bus.client import connect
 from bus.hop.admin import Page, behind_key
 from bus.hop.process import run_until_signal
 from bus.hop.secrets import read_secret
-from bus.hop.server import Listener
+from bus.hop.server import LINGER_S, Listener
 from bus.hop.tls import is_loopback, server_tls
 from bus.reader import Reader
 from bus.reservations import Reservations
@@ -143,10 +143,13 @@ class Replica:
         log.info("replica %s: API on port %d, admin on port %d", self.name, self.port, self.admin_port)
 
     async def stop(self) -> None:
-        """Stop accepting, let running requests finish for at most `drain_s`, close."""
+        """Take no new connection, let running requests finish for at most `drain_s`, close.
+
+        Connections that clients keep end with their next answer, so that no request crosses with their end.
+        """
         self._is_draining = True
         if self._api is not None:
-            await self._api.stop_accepting()
+            await self._api.leave(linger_s=min(LINGER_S, self._config.drain_s))
         try:
             async with asyncio.timeout(self._config.drain_s):
                 await self._idle.wait()

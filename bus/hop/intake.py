@@ -57,6 +57,13 @@ class Intake(web.RequestHandler):
         self._stop_timer()
         super().connection_lost(exc)
 
+    def let_go(self) -> None:
+        """End the connection: at once if it is idle, else after the answer under way."""
+        if self._waiter is not None:
+            self.force_close()
+        else:
+            self.close()
+
     def handle_error(
         self,
         request: web.BaseRequest,

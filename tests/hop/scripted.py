@@ -257,6 +257,11 @@ class Caller:
         """Read status and body."""
         return await self.head(), await self.body()
 
+    async def ended(self) -> None:
+        """Wait until the server closes the connection, in order and with nothing more to say."""
+        async with asyncio.timeout(DEADLINE_S):
+            assert await self._reader.read() == b""
+
     def leave(self) -> None:
         """Close at once."""
         self._writer.transport.abort()

@@ -152,15 +152,17 @@ async def test_of_two_workers_for_one_instance_the_newer_wins(http, fleet):
 
 
 async def test_a_replica_told_to_end_finishes_what_runs(http, fleet):
-    """After SIGTERM a replica accepts no new connection, answers on those it has, and ends with its last stream."""
+    """After SIGTERM a replica accepts no connection, answers once more on those it has, ends with its last stream."""
     leaving = fleet.replicas.pop()
     stream = await opened(http, leaving.url, 150)
     async with aiohttp.ClientSession() as keeping:
         await rest_of(await opened(keeping, leaving.url, 2))
         leaving.signal(signal.SIGTERM)
         await watched(until, lambda: fetch(f"{leaving.admin_url}/ready")[0] == 503, "it says that it is not ready")
+        last = await opened(keeping, leaving.url, 2)
+        assert last.headers["connection"] == "close"
+        assert (await rest_of(last)).endswith(DONE)
         await watched(until, lambda: fetch(f"{leaving.url}/health")[0] == 0, "it accepts nothing")
-        assert (await rest_of(await opened(keeping, leaving.url, 2))).endswith(DONE)
         assert leaving.process.poll() is None, "it ended before its stream"
         assert (await rest_of(stream)).endswith(DONE)
         assert await watched(leaving.status) == 0

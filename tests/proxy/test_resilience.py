@@ -389,3 +389,42 @@ async def test_a_wish_that_is_none_is_a_400(fleet, header):
     assert status == 400
     assert msgspec.json.decode(body)["error"]["param"] == next(iter(header)).replace("_", "-")
     assert not worker.asked
+
+
+# -- its own end
+
+
+async def test_a_replica_that_leaves_ends_its_connections_and_loses_no_request(fleet):
+    """What runs is finished, the next answer on a connection says that it is the last, who is idle is let go."""
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        peer.start_stream(EVENT)
+        await may_end.wait()
+        peer.chunk(DONE)
+        peer.chunk(b"")
+
+    may_end = asyncio.Event()
+    await fleet.worker("a", respond)
+    await fleet.start(drain_s=30.0)
+    replica, url = fleet.replica, fleet.url
+    running = await fleet.ask(STREAM_BODY)
+    await running.head()
+    busy, idle = await fleet.callers.dial(url), await fleet.callers.dial(url)
+    for caller in (busy, idle):
+        caller.say(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        await caller.answer()
+        assert "connection" not in caller.headers
+    stopping = asyncio.create_task(replica.stop())
+    await until(lambda: replica._is_draining and not replica._api._runner.sites)
+    with pytest.raises(ConnectionRefusedError):
+        await fleet.callers.dial(url)
+    busy.say(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert (await busy.answer())[0] == 200
+    assert busy.headers["connection"] == "close"
+    await busy.ended()
+    await idle.ended()
+    assert not stopping.done(), "it did not wait for what runs"
+    may_end.set()
+    assert await running.body() == EVENT + DONE
+    await stopping
+    fleet.replica = None
