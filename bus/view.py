@@ -148,12 +148,15 @@ class PoolView(msgspec.Struct, frozen=True):
         return [name for name, reading in self.readings.items() if reading.entry and self._stands(reading.entry)]
 
     def silent(self) -> list[Pressure]:
-        """Instances whose record is gone though others' are there, as this reading found them.
+        """Instances whose record is gone while others publish, as this reading found them.
 
-        Where every record is gone the fault is the bus's or ours, and says nothing of any instance.
+        Where all records go the fault is the bus's or ours, and says nothing of any instance. They do not go in the
+        same instant: when all fell silent together, the last record of one may be a heartbeat (a third of the TTL)
+        older than that of another. When the first of them expires, the youngest is two heartbeats old: only a younger
+        one shows that somebody has published since.
         """
         live = self.live(self.read_at_s)
-        if all(pressure.record is None for pressure in live):
+        if not any(p.age_ms is not None and p.age_ms < 2 * p.registration.heartbeat_ms for p in live if p.record):
             return []
         return [pressure for pressure in live if pressure.fault in _GONE]
 

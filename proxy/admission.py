@@ -29,10 +29,11 @@ def is_full(pressure: Pressure) -> bool:
     record, registration = pressure.record, pressure.registration
     if record is None or registration.queue_limit is None or record.inflight is None:
         return False
+    if record.inflight + pressure.in_transit_requests < registration.slots:
+        return False
     free_slots = max(0, registration.slots - record.inflight)
     beyond = max(0, pressure.in_transit_requests - free_slots)
-    has_free_slot = record.inflight + pressure.in_transit_requests < registration.slots
-    return not has_free_slot and _waiting(record) + beyond >= registration.queue_limit
+    return _waiting(record) + beyond >= registration.queue_limit
 
 
 def retry_after_s(full: Sequence[Pressure]) -> float:

@@ -140,6 +140,11 @@ class Ejections:
 
     # -- what follows
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held against anybody, as it mostly is."""
+        return not self._standings and not self._rests
+
     def is_out(self, instance: str, now: float) -> bool:
         """Whether the instance is to be left alone."""
         standing = self._standings.get(instance)
@@ -162,7 +167,7 @@ class Ejections:
     def with_room(self, instances: Iterable[str], now: float) -> list[str]:
         """Of those the ones that neither rest nor have reached their limit; all of them if there is none."""
         every = list(instances)
-        if not self._standings and not self._rests:
+        if self.is_empty:
             return every
         return [name for name in every if self._has_room(name, now)] or every
 

@@ -204,13 +204,13 @@ class Selection:
         """
         ejections = self.ejections
         ejections.meet((p.instance for p in found), now)
-        usable = set(ejections.usable((p.instance for p in found), now))
-        inside = [p for p in found if p.instance in usable]
+        inside = found if ejections.is_empty else _named(found, ejections.usable((p.instance for p in found), now))
         takers = [p for p in inside if not is_full(p)]
         if not takers:
             raise FleetFull(retry_after_s(inside))
-        with_room = set(ejections.with_room((p.instance for p in takers), now))
-        return [p for p in takers if p.instance in with_room]
+        if ejections.is_empty:
+            return takers
+        return _named(takers, ejections.with_room((p.instance for p in takers), now))
 
     async def _reserve(
         self, choice: Choice, candidates: list[Candidate], reservation: str, work: RequestWork, view: PoolView
@@ -256,6 +256,12 @@ def _token_rates(found: list[Pressure]) -> TokenRates:
         rate("tokens_per_kb_symbols", prior.symbols),
         rate("tokens_per_kb_wide", prior.wide),
     )
+
+
+def _named(found: list[Pressure], names: Collection[str]) -> list[Pressure]:
+    """Those of these names."""
+    wanted = set(names)
+    return [p for p in found if p.instance in wanted]
 
 
 def _serving(found: list[Pressure], model: str | None, tried: Collection[str]) -> list[Pressure]:

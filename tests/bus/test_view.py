@@ -187,3 +187,34 @@ def test_a_view_that_was_never_read_is_empty():
 def test_a_clock_behind_the_reading_makes_no_negative_age():
     """The view is as old as zero at least."""
     assert seen(record()).age_s(99.0) == 0
+
+
+def pool_of(ages_ms: list[float]) -> PoolView:
+    """A pool whose records have these ages (TTL 1.5 s); those that are too old for the bus are missing there."""
+    entry = RegistrationEntry(7, NOW_US + 30_000_000, registration())
+    readings = {}
+    for number, age_ms in enumerate(ages_ms):
+        is_kept = age_ms <= entry.registration.ttl_ms
+        published_us = NOW_US - int(age_ms * 1000)
+        readings[str(number)] = Reading(
+            str(number), entry, record() if is_kept else None, published_us, None if is_kept else "missing"
+        )
+    return PoolView("default", NOW_US, 100.0, readings, NOW_US)
+
+
+@given(st.lists(st.floats(0, 500), min_size=1, max_size=8), st.floats(0, 5000))
+def test_workers_that_all_fell_silent_together_are_no_suspects(ages_when_stopped_ms, since_ms):
+    """Whenever one looks, though their records do not expire in the same instant."""
+    assert pool_of([age_ms + since_ms for age_ms in ages_when_stopped_ms]).silent() == []
+
+
+@given(st.lists(st.floats(0, 500), min_size=1, max_size=8), st.floats(1501, 1e6))
+def test_who_is_silent_while_another_publishes_is_a_suspect(living_ms, silent_ms):
+    """However many live."""
+    assert [pressure.instance for pressure in pool_of([*living_ms, silent_ms]).silent()] == [str(len(living_ms))]
+
+
+def test_a_record_that_cannot_be_believed_is_no_silence():
+    """Its worker has published: only one that is gone is a reason to ask."""
+    view = seen(None, fault="does not decode")
+    assert view.silent() == []
