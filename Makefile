@@ -4,11 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup run test check lock chaos soak bench simulate bench-routing bench-scale clean
+.PHONY: help setup run test test-compose check lock chaos soak bench simulate bench-routing bench-scale compose-up compose-down compose-roll clean
 
 help:
 	@echo "make run     the whole system on this machine: bus, 4 simulated engines with queue workers, 2 replicas, live traffic"
 	@echo "make test    every test (RUN='-k name' picks some)"
+	@echo "make test-compose   the docker-compose cluster, run: faults, a rolling update, the dashboard (4 minutes)"
+	@echo "make compose-up     the docker-compose cluster with REPLICAS proxies (4); compose-roll renews them, compose-down forgets all"
 	@echo "make check   ruff, mypy, doctests, import walls"
 	@echo "make chaos   break every part of a fleet under load, TIMES each, and account for every request (TIMES=1: shorter)"
 	@echo "make soak    SECONDS (600) of load and faults: does memory, or anything else, grow?"
@@ -32,6 +34,20 @@ run: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest $(RUN)
+
+test-compose: $(READY)
+	$(BIN)/python -m pytest -s tests/compose
+
+REPLICAS ?= 4
+COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+compose-up:
+	$(COMPOSE) up --build --detach --scale proxy=$(REPLICAS)
+
+compose-roll:
+	COMPOSE="$(COMPOSE)" deploy/container/roll
+
+compose-down:
+	$(COMPOSE) down --volumes --remove-orphans
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -61,8 +77,11 @@ bench-routing: $(READY)
 bench-scale: $(READY)
 	$(BIN)/python -m tests.bench.scale
 
+# The second file is what the container image is made of: the same versions, without what only tests and one machine need.
+LOCK := uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml
 lock:
-	uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --all-extras pyproject.toml -o requirements.lock
+	$(LOCK) --all-extras -o requirements.lock
+	$(LOCK) --extra tokenizer --extra tracing -c requirements.lock -o requirements-runtime.lock
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -1,0 +1,1 @@
+"""The docker-compose cluster: its files as they are written, and the whole of it running."""
