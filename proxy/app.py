@@ -40,6 +40,10 @@ HOUSEKEEPING_S = 0.5
 
 _LIMIT = re.compile("[0-9]{1,6}")
 
+#: At its start a replica waits so long for its first reading of the bus, and looks so often.
+FIRST_LOOK_S = 1.0
+LOOK_AGAIN_S = 0.02
+
 
 class Replica:
     """One proxy process."""
@@ -97,7 +101,7 @@ class Replica:
             "/debug/selections": self._selections,
         }
         admin = behind_key(pages, self._admin_key)
-        await self._look_at_bus()
+        await self._look_first()
         await self._uplinks.look_up()
         self.selection.look_around()
         surface = Surface(
@@ -177,6 +181,18 @@ class Replica:
             self.selection.look_around()
             await self._door.keep()
             await asyncio.sleep(HOUSEKEEPING_S)
+
+    async def _look_first(self) -> None:
+        """Read every pool before anybody asks: a replica that has seen nothing knows no model and no instance.
+
+        A bus that is away must not keep it from listening, so this ends after FIRST_LOOK_S.
+        """
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + FIRST_LOOK_S
+        await self._look_at_bus()
+        while not all(reader.reads for reader in self._readers) and loop.time() < end_s:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            await self._look_at_bus()
 
     async def _look_at_bus(self) -> set[str]:
         """Refresh the views; the workers that they name."""

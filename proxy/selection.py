@@ -118,6 +118,8 @@ class Selection:
             )
             if found:
                 return await self._decide(request_id, view, found, facts, now)
+        if not any(reader.reads for reader in self.readers.values()):
+            raise NothingAlive("this replica has not read the bus yet")  # what nobody has seen is not unknown
         if tried or facts.model is None or any(facts.model in view.lately_served() for view in views):
             raise NothingAlive(f"no live instance serves {facts.model or 'this'}")
         raise UnknownModel(facts.model)

@@ -566,9 +566,9 @@ async def test_a_request_in_time_is_answered_whatever_its_limit(site):
 
     may_answer = asyncio.Event()
     one = await site(respond, slots=1)
-    caller = await one.ask(terms=";left=50")
+    caller = await one.ask(terms=";left=500")
     await one.reaches(PREFILL=1)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)
     may_answer.set()
     assert (await caller.answer())[0] == 200
 
