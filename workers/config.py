@@ -9,6 +9,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from workers.models import Aliases
+
 
 class InstanceConfig(msgspec.Struct, frozen=True):
     """One engine that this process owns the queue of."""
@@ -31,7 +33,13 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     instances: Annotated[
         tuple[InstanceConfig, ...], Meta(min_length=1, description="The engines: [ID=]URL, repeatable.")
     ]
-    engine_kind: Annotated[str, Meta(description="auto, vllm, sglang or openai: how load signals are read.")] = "auto"
+    engine_kind: Annotated[
+        str, Meta(description="auto, vllm, sglang, llamacpp, tgi or openai: how load signals are read.")
+    ] = "auto"
+    alias: Annotated[
+        tuple[str, ...],
+        Meta(description="NAME=MODEL, repeatable: clients may ask for MODEL of these engines by NAME too."),
+    ] = ()
     engine_key_file: Annotated[
         str, Meta(description="File whose first line is the API key sent to the engines (never logged).")
     ] = ""
@@ -111,3 +119,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse what does not hold together."""
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("--tls-cert and --tls-key: one needs the other")
+        try:
+            Aliases(self.alias)
+        except ValueError as error:
+            raise ValueError(f"--alias: {error}") from error

@@ -28,6 +28,7 @@ from workers.engine_watch import EngineWatch
 from workers.estimates import RateMeter, RunningMean
 from workers.gate import Gate
 from workers.metrics import WorkerMetrics
+from workers.models import Aliases
 from workers.pressure import make_record
 from workers.timeline import Request, Stage, Timeline, Work
 from workers.token_rates import LearnedTokenRates
@@ -86,6 +87,7 @@ class Instance:
             ),
             output_tokens=RunningMean(config.prior_output_tokens),
         )
+        self.aliases = Aliases(config.alias)
         self.prepare_gate = Gate(config.prepare_concurrency)
         self.slot_gate = Gate(config.slots)
         self.predictions: deque[Prediction] = deque(maxlen=PREDICTIONS_KEPT)
@@ -224,7 +226,7 @@ class Instance:
         return Registration(
             worker_url=self.worker_url,
             engine_url=self._engine_url,
-            models=self.watch.models,
+            models=self.aliases.beside(self.watch.models),
             kind=self.watch.adapter.kind if self.watch.adapter else "unknown",
             slots=self.config.slots,
             queue_limit=self.config.queue_limit,

@@ -4,25 +4,13 @@ import asyncio
 from pathlib import Path
 
 import aiohttp
-import msgspec
 
 from deploy.checks.finding import Finding, note, right, wrong
 from workers.config import InstanceConfig
-from workers.engines import recognise
+from workers.engines import METRICS, recognise
+from workers.models import ModelList, read_models
 
 ANSWER_S = 3.0
-
-
-class Model(msgspec.Struct):
-    """Of a model, its name."""
-
-    id: str
-
-
-class Models(msgspec.Struct):
-    """What GET /v1/models answers."""
-
-    data: list[Model]
 
 
 async def check_engine(session: aiohttp.ClientSession, instance: InstanceConfig) -> list[Finding]:
@@ -44,8 +32,8 @@ async def check_engine(session: aiohttp.ClientSession, instance: InstanceConfig)
         ]
     if status == 503:
         return [wrong(subject, "is not ready (503)", "wait until it has loaded its model")]
-    names = models_in(body) if status == 200 else None
-    if names is None:
+    models = models_in(body) if status == 200 else None
+    if models is None:
         return [
             wrong(
                 subject,
@@ -53,29 +41,32 @@ async def check_engine(session: aiohttp.ClientSession, instance: InstanceConfig)
                 "the URL must be that of an OpenAI API",
             )
         ]
-    if not names:
+    if not models.names:
         return [wrong(subject, "serves no model", "load one")]
-    return [await load_finding(session, subject, instance, names)]
+    return [await load_finding(session, subject, instance, models)]
 
 
 async def load_finding(
-    session: aiohttp.ClientSession, subject: str, instance: InstanceConfig, names: list[str]
+    session: aiohttp.ClientSession, subject: str, instance: InstanceConfig, models: ModelList
 ) -> Finding:
     """Return what the engine says about its load."""
     metrics: bytes | None = None
     try:
         async with asyncio.timeout(ANSWER_S):
-            status, body = await page(session, f"{instance.engine_url}/metrics")
+            status, body = await page(session, f"{instance.engine_url}{METRICS}")
         metrics = body if status == 200 else None
     except (aiohttp.ClientError, OSError, TimeoutError):
         pass  # an engine without metrics is served all the same
-    kind = recognise(metrics).kind
-    served = f"serves {', '.join(names)}"
-    if kind == "openai":
+    adapter = recognise(metrics, models.owner)
+    served = f"serves {', '.join(models.names)}"
+    if not adapter.pages:
         return note(
             subject, f"{served}; no load metrics known", "its load is predicted from what is sent to it; nothing to do"
         )
-    return right(subject, f"{kind}, {served}")
+    if metrics is None and adapter.pages == (METRICS,):
+        remedy = "start it with its metrics (llama.cpp: --metrics); without them its load is predicted all the same"
+        return note(subject, f"{adapter.kind}, {served}; {METRICS} cannot be read", remedy)
+    return right(subject, f"{adapter.kind}, {served}")
 
 
 async def page(session: aiohttp.ClientSession, url: str) -> tuple[int, bytes]:
@@ -84,17 +75,17 @@ async def page(session: aiohttp.ClientSession, url: str) -> tuple[int, bytes]:
         return answer.status, await answer.read()
 
 
-def models_in(body: bytes) -> list[str] | None:
-    """Return the names in a list of models, or None if it is none.
+def models_in(body: bytes) -> ModelList | None:
+    """Return what a list of models says, or None if it is none.
 
-    >>> models_in(b'{"object": "list", "data": [{"id": "a"}]}')
-    ['a']
+    >>> models_in(b'{"object": "list", "data": [{"id": "a"}]}').names
+    ('a',)
     >>> models_in(b"hello") is None
     True
     """
     try:
-        return [model.id for model in msgspec.json.decode(body, type=Models).data]
-    except msgspec.MsgspecError:
+        return read_models(body)
+    except ValueError:
         return None
 
 

@@ -1,5 +1,6 @@
-"""Engine adapters: what vLLM 0.32.0 was recorded to say, and what no page may do to us."""
+"""Engine adapters: what engines were recorded to say (tests/data/engines), and what no page may do to us."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,20 +10,14 @@ from hypothesis import strategies as st
 from bus.record import LARGEST
 from workers.engines import ADAPTERS, EngineLoad, recognise
 
-VLLM_PAGE = (Path(__file__).parent.parent / "data" / "engines" / "vllm-0.32.0-metrics.txt").read_bytes()
-
-#: Derived from SGLang's documentation (started with --enable-metrics), not recorded.
-SGLANG_PAGE = b"""\
-# HELP sglang:num_running_reqs The number of running requests.
-# TYPE sglang:num_running_reqs gauge
-sglang:num_running_reqs{model_name="meta-llama/Llama-3.1-8B-Instruct",tp_rank="0"} 162.0
-# TYPE sglang:num_queue_reqs gauge
-sglang:num_queue_reqs{model_name="meta-llama/Llama-3.1-8B-Instruct",tp_rank="0"} 2826.0
-# TYPE sglang:token_usage gauge
-sglang:token_usage{model_name="meta-llama/Llama-3.1-8B-Instruct",tp_rank="0"} 0.28
-# TYPE sglang:gen_throughput gauge
-sglang:gen_throughput{model_name="meta-llama/Llama-3.1-8B-Instruct",tp_rank="0"} 86.5
-"""
+PAGES = Path(__file__).parent.parent / "data" / "engines"
+VLLM_PAGE = (PAGES / "vllm-0.32.0-metrics.txt").read_bytes()
+LLAMA_PAGE = (PAGES / "llama.cpp-11434-metrics.txt").read_bytes()
+SGLANG_PAGE = (PAGES / "sglang-derived-metrics.txt").read_bytes()
+SGLANG_LOADS = (PAGES / "sglang-derived-loads.json").read_bytes()
+SGLANG_GET_LOAD = (PAGES / "sglang-derived-get_load.json").read_bytes()
+TGI_PAGE = (PAGES / "tgi-derived-metrics.txt").read_bytes()
+ALL_PAGES = (VLLM_PAGE, LLAMA_PAGE, SGLANG_PAGE, TGI_PAGE)
 
 
 def vllm(*lines: str) -> EngineLoad:
@@ -43,11 +38,63 @@ def test_waiting_by_reason_is_not_counted_as_waiting():
     assert ADAPTERS["vllm"].read_load(page).waiting == 0
 
 
+def test_the_recorded_page_of_llama_cpp_is_recognised_and_read():
+    """It counts slots and what waits for one, and has no gauge of its KV cache: that is unknown."""
+    adapter = recognise(LLAMA_PAGE)
+    assert adapter.kind == "llamacpp"
+    assert adapter.read_load(LLAMA_PAGE) == EngineLoad(running=0, waiting=0)
+    busy = LLAMA_PAGE.replace(b"requests_processing 0", b"requests_processing 4")
+    busy = busy.replace(b"requests_deferred 0", b"requests_deferred 9")
+    assert adapter.read_load(busy) == EngineLoad(running=4, waiting=9)
+
+
+def test_a_page_of_tgi_is_recognised_and_read():
+    """The running batch, and the queue."""
+    adapter = recognise(TGI_PAGE)
+    assert adapter.kind == "tgi"
+    assert adapter.read_load(TGI_PAGE) == EngineLoad(running=4, waiting=7)
+
+
+def test_a_tgi_that_has_had_no_request_says_nothing():
+    """Its gauges come with the first request; until then they are unknown, and not zero."""
+    assert ADAPTERS["tgi"].read_load(b"# TYPE tgi_request_count counter\ntgi_request_count 0\n") == EngineLoad()
+
+
 def test_a_page_of_sglang_is_recognised_and_read():
-    """Running, queued, and the share of tokens in use."""
+    """Ranks are summed; their tensor-parallel parts, and priorities beside their sum, are not counted twice."""
     adapter = recognise(SGLANG_PAGE)
     assert adapter.kind == "sglang"
-    assert adapter.read_load(SGLANG_PAGE) == EngineLoad(running=162, waiting=2826, kv_usage=0.28)
+    assert adapter.read_load(SGLANG_PAGE) == EngineLoad(
+        running=32, waiting=3, kv_usage=0.93, kv_capacity_tokens=200_000
+    )
+
+
+def test_the_newer_load_page_of_sglang_says_the_same():
+    """One entry a rank: requests and capacity summed, the fullest KV cache."""
+    assert ADAPTERS["sglang"].read_load(SGLANG_LOADS) == ADAPTERS["sglang"].read_load(SGLANG_PAGE)
+
+
+def test_the_older_load_page_of_sglang_counts_requests_only():
+    """What waits is in its number of requests, and taken out of it; the KV cache is unknown."""
+    assert ADAPTERS["sglang"].read_load(SGLANG_GET_LOAD) == EngineLoad(running=32, waiting=3)
+
+
+@pytest.mark.parametrize("value", ["null", "-1", "true", '"12"', "1e999"])
+def test_a_rank_of_sglang_that_says_no_number_makes_the_sum_unknown(value):
+    """The newer page and the older one; what the other ranks say of other things is still read."""
+    sglang = ADAPTERS["sglang"]
+    load = sglang.read_load(SGLANG_LOADS.replace(b'"num_running_reqs":12', f'"num_running_reqs":{value}'.encode()))
+    assert (load.running, load.waiting) in {(None, 3), (None, None)}
+    load = sglang.read_load(SGLANG_GET_LOAD.replace(b'"num_reqs":15', f'"num_reqs":{value}'.encode()))
+    assert (load.running, load.waiting) in {(None, 3), (None, None)}
+
+
+@pytest.mark.parametrize(
+    "page", [b"{}", b"[]", b"[1]", b'{"loads":[]}', b'{"loads":{}}', b"{" * 100_000, b'{"load":3}']
+)
+def test_a_load_page_of_another_shape_is_unknown(page):
+    """Nothing is guessed, and nothing raised."""
+    assert ADAPTERS["sglang"].read_load(page) == EngineLoad()
 
 
 def test_the_kv_gauge_is_read_under_its_old_name_too():
@@ -106,12 +153,65 @@ def test_labels_may_hold_anything():
     assert (load.running, load.waiting) == (3, 2)
 
 
-@pytest.mark.parametrize("page", [None, b"", b"llamacpp:requests_processing 3\n", b"\xff\xfe\x00"])
+@pytest.mark.parametrize("page", [None, b"", b"other:requests_processing 3\n", b"\xff\xfe\x00"])
 def test_an_unknown_page_is_a_plain_openai_server_that_says_nothing(page):
     """Its load is unknown, and the worker's own counts are all there is."""
     adapter = recognise(page)
     assert adapter.kind == "openai"
     assert adapter.read_load(page or b"") == EngineLoad()
+
+
+@pytest.mark.parametrize("owner", ["vllm", "sglang", "llamacpp"])
+def test_an_engine_without_a_readable_metrics_page_is_known_by_the_owner_of_its_models(owner):
+    """Its metrics may want a key, or not be switched on."""
+    assert recognise(None, owner).kind == owner
+    assert recognise(b"", owner).kind == owner
+
+
+@pytest.mark.parametrize("owner", ["", "library", "organization-owner"])
+def test_an_owner_that_nobody_knows_is_a_plain_openai_server(owner):
+    """An engine without an owner is not taken for one that has none."""
+    assert recognise(None, owner).kind == "openai"
+
+
+def test_a_page_is_that_of_the_engine_that_speaks_in_it_whoever_owns_the_models():
+    """A server may name anybody as the owner of its models; its metrics have its own prefix."""
+    for page in ALL_PAGES:
+        assert recognise(page, "vllm").kind == recognise(page).kind
+    assert [recognise(page).kind for page in ALL_PAGES] == ["vllm", "llamacpp", "sglang", "tgi"]
+
+
+class Calls:
+    """Counts the calls of Python and C functions that something makes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, _frame, event, _argument) -> None:
+        """Take one event of the profiler."""
+        self.count += event in {"call", "c_call"}
+
+    @classmethod
+    def of(cls, what, *arguments) -> int:
+        """The calls of one call."""
+        calls = cls()
+        sys.setprofile(calls)
+        try:
+            what(*arguments)
+        finally:
+            sys.setprofile(None)
+        return calls.count
+
+
+def test_a_page_of_five_thousand_lines_costs_no_more_calls_than_a_short_one():
+    """Only lines that have a wanted name are looked at; what lies between is searched in C."""
+    bucket = 'vllm:request_latency_seconds_bucket{{engine="0",le="{}",model_name="tiny"}} 7.0\n'
+    others = "".join(map(bucket.format, range(5_000))).encode()
+    long_page = others[: len(others) // 2] + b"\n" + VLLM_PAGE + others[len(others) // 2 :]
+    vllm_adapter = ADAPTERS["vllm"]
+    assert long_page.count(b"\n") > 5_000
+    assert vllm_adapter.read_load(long_page) == vllm_adapter.read_load(VLLM_PAGE)
+    assert Calls.of(vllm_adapter.read_load, long_page) == Calls.of(vllm_adapter.read_load, VLLM_PAGE)
 
 
 NUMBERS = st.floats().map(repr) | st.sampled_from(["1e400", "nan", "", "{", "9" * 400])

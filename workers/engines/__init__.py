@@ -2,23 +2,26 @@
 
 from typing import Final
 
-from workers.engines.base import EngineAdapter, EngineLoad
+from workers.engines.base import METRICS, EngineAdapter, EngineLoad
+from workers.engines.llamacpp import LlamaCppAdapter
 from workers.engines.openai import OpenAIAdapter
 from workers.engines.sglang import SGLangAdapter
+from workers.engines.tgi import TGIAdapter
 from workers.engines.vllm import VLLMAdapter
 
+_PLAIN: Final = OpenAIAdapter()
+
 ADAPTERS: Final[dict[str, EngineAdapter]] = {
-    adapter.kind: adapter for adapter in (VLLMAdapter(), SGLangAdapter(), OpenAIAdapter())
+    adapter.kind: adapter for adapter in (VLLMAdapter(), SGLangAdapter(), LlamaCppAdapter(), TGIAdapter(), _PLAIN)
 }
 
 
-def recognise(metrics_page: bytes | None) -> EngineAdapter:
-    """Adapter for an engine by its metrics page; the plain OpenAI one if the page says nothing known, or is none."""
-    if metrics_page is not None:
-        for adapter in ADAPTERS.values():
-            if adapter.speaks(metrics_page):
-                return adapter
-    return ADAPTERS["openai"]
+def recognise(metrics_page: bytes | None, owner: str = "") -> EngineAdapter:
+    """Adapter for an engine by its metrics page, else by the `owned_by` of its models; the plain one for all others."""
+    for adapter in ADAPTERS.values():
+        if metrics_page is not None and adapter.speaks(metrics_page):
+            return adapter
+    return next((adapter for adapter in ADAPTERS.values() if owner and adapter.owner == owner), _PLAIN)
 
 
-__all__ = ["ADAPTERS", "EngineAdapter", "EngineLoad", "recognise"]
+__all__ = ["ADAPTERS", "METRICS", "EngineAdapter", "EngineLoad", "recognise"]

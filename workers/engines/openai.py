@@ -7,6 +7,9 @@ class OpenAIAdapter:
     """The worker's own counts are all there is."""
 
     kind = "openai"
+    owner = ""
+    pages: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
 
     def speaks(self, page: bytes) -> bool:
         """Never: it is what remains when no other adapter knows the page."""

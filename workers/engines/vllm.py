@@ -2,20 +2,23 @@
 
 import re
 
-from workers.engines.base import EngineLoad, Gauge, fullest, total
+from workers.engines.base import METRICS, EngineLoad, Gauge, fullest, total
 
 _RUNNING = Gauge("vllm:num_requests_running")
 _WAITING = Gauge("vllm:num_requests_waiting")
 _KV_USAGE = Gauge("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 
 #: One info gauge a rank; newer pages say the tokens, all say blocks and their size.
-_CACHE_INFO = re.compile(rb"^vllm:cache_config_info\{([^\n]*)\}", re.MULTILINE)
+_CACHE_INFO = Gauge("vllm:cache_config_info")
 
 
 class VLLMAdapter:
     """Running and waiting summed over data-parallel engines, KV usage of the fullest."""
 
     kind = "vllm"
+    owner = "vllm"
+    pages: tuple[str, ...] = (METRICS,)
+    signals: tuple[str, ...] = ("running", "waiting", "kv_usage")
 
     def speaks(self, page: bytes) -> bool:
         """Whether the page has vLLM's prefix."""
@@ -37,7 +40,7 @@ def _kv_capacity_tokens(page: bytes) -> int | None:
     >>> _kv_capacity_tokens(b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0')
     1600
     """
-    ranks = [_rank_capacity(labels) for labels in _CACHE_INFO.findall(page)]
+    ranks = [_rank_capacity(labels) for labels, _ in _CACHE_INFO.samples(page)]
     return total(tokens for tokens in ranks if tokens)
 
 
