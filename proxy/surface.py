@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from bus.hop.admin import Page
+from bus.hop.errors import ClientLeft
 from bus.hop.fault import trace_of
 from bus.hop.headers import PRIVATE, REQUEST_ID
 from bus.hop.intake import read_body
@@ -81,7 +82,7 @@ class Surface:
         started_s = time.monotonic()
         try:
             response = await self._answer(Exchange(request, request_id, line, drop=self._drop), path)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ClientLeft):
             line.outcome, line.status = "cancelled", 499
             self._end(line, started_s)
             raise

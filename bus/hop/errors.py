@@ -23,6 +23,10 @@ class AnswerTooLarge(HopFailed):
     """More bytes than whoever collects them is ready to hold."""
 
 
+class ClientLeft(ForebayError):
+    """Whoever asked has gone before the answer could begin: nobody's fault, and nobody to be told."""
+
+
 class RequestUnusable(ForebayError):
     """A request of a client that cannot be taken, seen from the receiving side; `status` and `code` of its answer."""
 

@@ -10,6 +10,7 @@ from typing import Final
 from aiohttp import HttpVersion11, web
 
 from bus.hop.answer import Answer, Sink
+from bus.hop.errors import ClientLeft
 
 #: Bytes that may wait for a slow reader before the sender is paused; aiohttp's own high-water mark is the same.
 HIGH_WATER_BYTES: Final = 64 * 1024
@@ -38,11 +39,14 @@ class StreamReply:
 
     @classmethod
     async def start(cls, request: web.BaseRequest, status: int, headers: list[tuple[str, str]]) -> "StreamReply":
-        """Write status and headers."""
+        """Write status and headers. Raises ClientLeft."""
         response = web.StreamResponse(status=status)
         for name, value in headers:
             response.headers.add(name, value)
-        await response.prepare(request)
+        try:
+            await response.prepare(request)
+        except ConnectionError as fault:  # in the turn before the handler is cancelled
+            raise ClientLeft("before its answer began") from fault
         return cls(request, response)
 
     def write(self, data: bytes) -> None:

@@ -39,7 +39,7 @@ class _Body(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Body).decode
 
 #: Codes of error events that Forebay writes itself: nothing may follow them.
-OURS = ("engine_broke_off", "worker_broke_off")
+OURS = ("engine_broke_off", "engine_silent", "worker_broke_off", "worker_silent", "deadline_exceeded")
 
 
 class Stream:

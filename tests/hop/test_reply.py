@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from bus.hop.client import HopClient
-from bus.hop.errors import HopFailed
+from bus.hop.errors import ClientLeft, HopFailed
 from bus.hop.openai_error import error_event
 from bus.hop.reply import StreamReply
 from bus.hop.server import Listener, PortBusy
@@ -192,6 +192,25 @@ async def test_a_reader_that_leaves_ends_the_stream_at_its_source(serve, relayed
     client.leave()
     await until(lambda: server.open == 0)
     await until(lambda: gateway.ends == ["cancelled"])
+
+
+async def test_a_reader_that_leaves_in_the_very_turn_in_which_its_answer_begins_is_no_fault(reader):
+    """The handler is told that the client has left, before it is cancelled; the library's own error does not come."""
+    ends: list[ClientLeft] = []
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        request.transport.abort()
+        try:
+            return (await StreamReply.start(request, 200, [])).response
+        except ClientLeft as end:
+            ends.append(end)
+            raise
+
+    listener = Listener.of_handler(handle, "127.0.0.1", 0, body_limit=10**6)
+    await listener.start()
+    await reader(listener.port).ask()
+    await until(lambda: ends)
+    await listener.stop()
 
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"], ids=["LF", "CRLF"])
