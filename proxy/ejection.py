@@ -6,6 +6,8 @@
   page says nothing (a hung vLLM answers it with 200). Where its worker failed, the worker's health is asked first.
 - Who comes back, and who is new, may have one request of this replica under way, then two, four, … doubling with each
   success: so a half-healed instance costs one request, and a cold one is not flooded.
+- A stream that begins lets its instance back, and one that ends well forgets the pauses: who breaks every stream after
+  its first event is out for longer each time.
 - An instance whose engine named a time (Retry-After) is passed over for that long. That is no failure.
 
 None of this ever refuses a request: if all are out all are tried, and a limit holds only while another has room.
@@ -107,12 +109,14 @@ class Ejections:
         pause_s = min(2 * was.pause_s, LONGEST_PAUSE_S) or FIRST_PAUSE_S
         self._standings[instance] = Standing(until_s=now + pause_s, pause_s=pause_s, needs_health=needs_health)
 
-    def succeeded(self, instance: str) -> None:
-        """The instance has answered a request."""
+    def succeeded(self, instance: str, *, is_whole: bool = True) -> None:
+        """The instance has answered a request; a stream that has only begun does not undo what failed before it."""
         standing = self._standings.get(instance)
         if standing is None:
             return
-        standing.until_s, standing.pause_s, standing.needs_health = float("-inf"), 0.0, False
+        standing.until_s, standing.needs_health = float("-inf"), False
+        if is_whole:
+            standing.pause_s = 0.0
         standing.limit *= 2
         if standing.limit > UNLIMITED:
             del self._standings[instance]

@@ -202,10 +202,11 @@ class Relay:
         if verdict is not None:
             exchange.line.outcome = "failed"
         else:
+            is_stream = answer.content_type == b"text/event-stream"
             if answer.status < 500:
-                self._selection.ejections.succeeded(selected.instance)
+                self._selection.ejections.succeeded(selected.instance, is_whole=not is_stream)
             exchange.line.outcome = _outcome(answer.status)
-            if answer.content_type == b"text/event-stream":
+            if is_stream:
                 return await self._stream(exchange, selected, answer, attempt)
         reply = await self._plain(exchange, selected, answer, attempt)
         if verdict is None or reply.prepared:
@@ -224,10 +225,18 @@ class Relay:
             await reply.relay(answer, silence_s=self._config.silence_timeout_s, through=through)
             if exchange.meter and (rest := exchange.meter.rest()):
                 reply.write(rest)
+            if reply.ends_with_error:  # the worker says that its engine broke off, or the engine does
+                exchange.line.outcome = "broken"
+                self._metrics.broken.inc()
+                self._selection.ejections.failed(selected.instance, time.monotonic())
+            else:
+                self._selection.ejections.succeeded(selected.instance)
         except HopFailed as fault:
             log.info("request %s: stream from %s broke: %s", exchange.request_id, selected.instance, fault)
             exchange.line.outcome = "broken"
             self._metrics.broken.inc()
+            if not isinstance(fault, DeadlineExceeded):
+                self._hold_against(selected.instance, fault)
             if answer.content_type == b"text/event-stream" and reply.ends_at_event:
                 code = next((code for kind, code in _STREAM_CODES if isinstance(fault, kind)), "worker_broke_off")
                 reply.write(error_event(f"the stream broke off: {fault}", kind="upstream_error", code=code))

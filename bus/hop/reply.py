@@ -11,12 +11,17 @@ from aiohttp import HttpVersion11, web
 
 from bus.hop.answer import Answer, Sink
 from bus.hop.errors import ClientLeft
+from bus.hop.sse import ends_with_error
 
 #: Bytes that may wait for a slow reader before the sender is paused; aiohttp's own high-water mark is the same.
 HIGH_WATER_BYTES: Final = 64 * 1024
 
 #: What is written between two looks at how much waits: a look costs as much as a small write.
 UNCHECKED_BYTES: Final = 16 * 1024
+
+#: Of a read as short as this the one before it is kept too, up to so many bytes.
+SHORT_BYTES: Final = 32
+KEPT_BYTES: Final = 4096
 
 
 class StreamReply:
@@ -37,6 +42,11 @@ class StreamReply:
         """Whether what was written ends with a whole event: only then may another event follow."""
         return not self._last or self._last.endswith((b"\n\n", b"\r\n\r\n"))
 
+    @property
+    def ends_with_error(self) -> bool:
+        """Whether the last event that was written says that the engine failed."""
+        return ends_with_error(self._last)
+
     @classmethod
     async def start(cls, request: web.BaseRequest, status: int, headers: list[tuple[str, str]]) -> "StreamReply":
         """Write status and headers. Raises ClientLeft."""
@@ -54,7 +64,8 @@ class StreamReply:
         transport = self._transport
         if transport is None or transport.is_closing():
             return  # the handler is being cancelled; nothing to be said here
-        self._last = data if len(data) > 3 else self._last[-3:] + data  # an event's end may come in two reads
+        # an event's end may come in two reads, and a [DONE] after what it does not undo
+        self._last = data if len(data) > SHORT_BYTES else self._last[-KEPT_BYTES:] + data
         transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
         self._unchecked_bytes += len(data)
         if self._unchecked_bytes > UNCHECKED_BYTES:

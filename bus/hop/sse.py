@@ -103,10 +103,20 @@ class _Chunk(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class _Coded(msgspec.Struct):
+    code: Any = None
+
+
+class _CodedError(msgspec.Struct):
+    error: _Coded
+
+
 #: What decoding raises for bytes that are no JSON, no UTF-8 or nested without end.
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _decode_body = msgspec.json.Decoder(_Body).decode
+_decode_coded = msgspec.json.Decoder(_CodedError).decode
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
@@ -147,6 +157,42 @@ def is_error_event(event: bytes) -> bool:
         return bytes(_decode_chunk(event_data(event)).error) != b"null"
     except _UNREADABLE:
         return False
+
+
+def ends_with_error(data: bytes) -> bool:
+    """Whether a stream's last event, [DONE] aside, says that the engine failed; `data` is the end of the stream.
+
+    >>> ends_with_error(b'data: {"choices":[]}\\n\\ndata: {"error":{"code":500}}\\n\\ndata: [DONE]\\n\\n')
+    True
+    >>> ends_with_error(b'data: {"choices":[]}\\n\\ndata: [DONE]\\n\\n')
+    False
+    """
+    if b'"error"' not in data:
+        return False
+    events = [event for event in _events(data) if event_data(event) not in (b"", b"[DONE]")]
+    return bool(events) and is_error_event(events[-1]) and not _blames_client(events[-1])
+
+
+def _blames_client(event: bytes) -> bool:
+    """Whether the code of an error event is a status that says that the request was at fault."""
+    try:
+        code = _decode_coded(event_data(event)).error.code
+    except _UNREADABLE:
+        return False
+    return type(code) is int and 400 <= code < 500
+
+
+def is_json(body: bytes) -> bool:
+    """Whether a body is one whole JSON document.
+
+    >>> is_json(b'{"id": [1, 2]}'), is_json(b'{"id": [1,')
+    (True, False)
+    """
+    try:
+        _decode_raw(body)
+    except _UNREADABLE:
+        return False
+    return True
 
 
 def first_event(data: bytes) -> bytes | None:

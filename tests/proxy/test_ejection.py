@@ -43,6 +43,20 @@ def test_a_pause_doubles_up_to_its_limit_and_a_success_ends_it():
     assert not ejections.is_out("a", now + FIRST_PAUSE_S)
 
 
+def test_a_stream_that_only_begins_does_not_undo_a_pause():
+    """Who breaks each stream after its first event is out for longer each time; one that ends well is trusted again."""
+    ejections, now, pauses = Ejections(), 0.0, []
+    for _ in range(3):
+        ejections.failed("a", now)
+        pauses.append(pause_s(ejections, now))
+        now += pauses[-1]
+        ejections.succeeded("a", is_whole=False)
+        assert not ejections.is_out("a", now)
+    ejections.succeeded("a")
+    ejections.failed("a", now)
+    assert [*pauses, pause_s(ejections, now)] == [0.5, 1.0, 2.0, 0.5]
+
+
 def test_failures_that_were_under_way_do_not_lengthen_a_pause():
     """Fifty requests that fail in the same instant are one failure."""
     ejections = Ejections()
