@@ -15,7 +15,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from bus.hop.answer import Answer
-from bus.hop.errors import AnswerTooSlow, CannotConnect, HopFailed
+from bus.hop.errors import AnswerBroke, AnswerTooLarge, AnswerTooSlow, CannotConnect, HopFailed
 from bus.hop.headers import (
     FULL,
     PRIVATE,
@@ -26,12 +26,13 @@ from bus.hop.headers import (
     RawHeaders,
     Ticket,
     forwardable,
+    header,
     read_ticket,
 )
 from bus.hop.intake import read_body
 from bus.hop.openai_error import error_body, error_event
 from bus.hop.reply import StreamReply
-from bus.hop.sse import EventTap, Usage, first_event, is_error_event, read_usage
+from bus.hop.sse import LONGEST_HELD_EVENT, EventTap, Usage, first_event, is_error_event, is_json, read_usage
 from workers.instance import Instance, Refused
 from workers.timeline import Request, Stage
 
@@ -45,6 +46,9 @@ BODY_LIMIT_BYTES: Final = 4096 * 1024 * 1024
 
 #: Statuses with which an engine refuses a request that another may take.
 REFUSALS: Final = frozenset({429, 500, 502, 503, 504})
+
+#: The same where the key that the engine was shown is ours: a wrong one is no fault of the client's.
+KEY_REFUSALS: Final = frozenset({401, 403})
 
 #: Bytes of a body that make one token when no proxy has said how many there are.
 _BYTES_PER_TOKEN: Final = 4
@@ -158,6 +162,7 @@ class _Exchange:
         self._entry = entry
         self._ticket = ticket
         self._silence_s = instance.config.silence_timeout_s
+        self._refusals = REFUSALS if instance.config.forward_authorization else REFUSALS | KEY_REFUSALS
 
     async def run(self, body: bytes) -> web.StreamResponse:
         """Send the request, pass the answer on; HopFailed if there is no first event."""
@@ -182,21 +187,21 @@ class _Exchange:
 
     async def _plain(self, answer: Answer) -> web.StreamResponse:
         """Pass on an answer that comes in one piece, an error of the engine included."""
-        reply = await _relay_plain(self._request, answer, self._silence_s)
+        reply = await _relay_plain(self._request, answer, self._silence_s, self._refusals)
         if answer.status < 400:
             self.outcome = "answered"
             if isinstance(reply, web.Response) and isinstance(reply.body, bytes):
-                self._finish(read_usage(reply.body))
+                self._finish(_usage_of(answer, reply.body))
         elif answer.status < 500:
             self.outcome = "rejected"
         return reply
 
     async def _stream(self, answer: Answer, limit_s: float) -> web.StreamResponse:
         """Hold the head until the first event, then let the bytes flow."""
-        stream = _Stream(EventTap(strips_usage=self._ticket.strips_usage))
+        stream = _Stream(EventTap(strips_usage=self._ticket.strips_usage), answer)
         answer.forward(stream.take, silence_s=max(limit_s, self._silence_s))
         await stream.first_or_end(answer, limit_s)
-        headers = reply_headers(answer)
+        headers = reply_headers(answer, self._refusals)
         event = first_event(stream.held)
         if event is not None and is_error_event(event):
             headers.append((VERDICT, REFUSED))
@@ -224,10 +229,14 @@ class _Exchange:
 
 
 class _Stream:
-    """The bytes of one stream between the engine's answer and our reply: held until there is a reply to write to."""
+    """The bytes of one stream between the engine's answer and our reply: held until there is a reply to write to.
 
-    def __init__(self, tap: EventTap) -> None:
+    From the first event on the engine is made to wait for the reply; one that sends no event has sent enough soon.
+    """
+
+    def __init__(self, tap: EventTap, answer: Answer) -> None:
         self.tap = tap
+        self._answer = answer
         self.held = b""
         self._reply: StreamReply | None = None
         self._has_event: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -240,8 +249,12 @@ class _Stream:
                 self._reply.write(passed)
             return
         self.held += passed
-        if b"data:" in self.held and not self._has_event.done():
-            self._has_event.set_result(None)
+        if b"data:" in self.held:
+            if not self._has_event.done():
+                self._has_event.set_result(None)
+            self._answer.pause()
+        elif len(self.held) > LONGEST_HELD_EVENT:
+            self._answer.abort(AnswerTooLarge(f"no event in the first {len(self.held)} bytes"))
 
     async def first_or_end(self, answer: Answer, limit_s: float) -> None:
         """Wait for the first event, or the end of a stream without one. Raises HopFailed."""
@@ -279,17 +292,31 @@ def engine_bound(request: web.BaseRequest, engine_headers: RawHeaders, *, forwar
     return headers + engine_headers
 
 
-def reply_headers(answer: Answer) -> RawReply:
-    """Headers of an engine's answer that go back."""
+def _usage_of(answer: Answer, body: bytes) -> Usage | None:
+    """Usage of a plain answer. Raises AnswerBroke where the engine says that it is JSON, and it is not.
+
+    Such an engine would draw all traffic: nobody answers as fast as one that does nothing.
+    """
+    usage = read_usage(body)
+    is_told_to_be_json = answer.content_type == b"application/json" and not header(answer.headers, b"content-encoding")
+    if usage is None and is_told_to_be_json and not is_json(body):
+        raise AnswerBroke("the answer is not the JSON that it is said to be")
+    return usage
+
+
+def reply_headers(answer: Answer, refusals: frozenset[int] = REFUSALS) -> RawReply:
+    """Headers of an engine's answer that go back, marked where its status is a refusal."""
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in forwardable(answer.headers)]
-    if answer.status in REFUSALS:
+    if answer.status in refusals:
         headers.append((VERDICT, REFUSED))
     return headers
 
 
-async def _relay_plain(request: web.BaseRequest, answer: Answer, silence_s: float) -> web.StreamResponse:
+async def _relay_plain(
+    request: web.BaseRequest, answer: Answer, silence_s: float, refusals: frozenset[int] = REFUSALS
+) -> web.StreamResponse:
     """Pass on a plain answer: whole if it is small, so that a broken one is an error and not half an answer."""
-    headers = reply_headers(answer)
+    headers = reply_headers(answer, refusals)
     body = await answer.whole(HELD_ANSWER_BYTES, silence_s=silence_s)
     if body is not None:
         return web.Response(status=answer.status, body=body, headers=CIMultiDict(headers))

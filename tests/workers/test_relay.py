@@ -246,6 +246,57 @@ async def test_a_plain_answer_that_breaks_is_a_502_that_may_go_elsewhere(site):
     assert one.outcomes() == {"failed": 1}
 
 
+@pytest.mark.parametrize("is_stream", [False, True], ids=["plain", "streamed"])
+async def test_an_answer_that_is_not_the_json_it_is_said_to_be_is_a_502_that_may_go_elsewhere(site, is_stream):
+    """However an engine came to say it with status 200: half a document is no answer."""
+    one = await site(plain(ANSWER[:20]))
+    caller = await one.ask(is_stream=is_stream)
+    status, body = await caller.answer()
+    assert (status, caller.headers[VERDICT]) == (502, REFUSED)
+    assert b'"code":"engine_broke_off"' in body
+    await one.comes_to_rest()
+    assert one.outcomes() == {"failed": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "more"),
+    [(b"", {"kind": "text/plain"}), (b"\x1f\x8b", {"more": "content-encoding: gzip\r\n"}), (b"[1]", {})],
+    ids=["not said to be JSON", "compressed", "JSON without usage"],
+)
+async def test_any_other_answer_passes_whatever_it_holds(site, body, more):
+    """Speech, vectors, compressed answers: only what is said to be JSON can be seen to be none."""
+    one = await site(plain(body, **more))
+    assert await (await one.ask(is_stream=False)).answer() == (200, body)
+
+
+@pytest.mark.parametrize("status", ["401 Unauthorized", "403 Forbidden"])
+@pytest.mark.parametrize("is_clients_key", [False, True], ids=["our key", "the client's key"])
+async def test_an_engine_that_does_not_know_our_key_refuses_and_one_that_does_not_know_the_clients_answers(
+    site, status, is_clients_key
+):
+    """A wrong key of ours is no fault of the client's: another instance may have the right one."""
+    one = await site(plain(b'{"error":"Unauthorized"}', status=status), forward_authorization=is_clients_key)
+    caller = await one.ask(is_stream=False)
+    assert await caller.answer() == (int(status[:3]), b'{"error":"Unauthorized"}')
+    assert caller.headers.get(VERDICT) == (None if is_clients_key else REFUSED)
+
+
+async def test_an_engine_that_floods_without_an_event_is_left_and_may_be_tried_elsewhere(site):
+    """What is held for a first event is bounded: comments without end are none."""
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        peer.start_stream()
+        while True:
+            peer.chunk(b":" * 65_536)
+            await peer.drain()
+
+    one = await site(respond)
+    caller = await one.ask()
+    status, body = await caller.answer()
+    assert (status, caller.headers[VERDICT]) == (502, REFUSED)
+    assert b"no event in the first" in body
+
+
 async def test_a_plain_answer_teaches_the_length_of_answers(site):
     """Its usage is read on its way."""
     one = await site(plain())
