@@ -157,13 +157,16 @@ class Ledger:
         }
 
     def recovery_s(self, since_s: float) -> float | None:
-        """From `since_s` to the sending of the first of ROW unaffected requests in a row; None: not yet."""
+        """From `since_s` to the sending of the first of ROW unaffected requests in a row; None: not yet.
+
+        Where the fault is an error that passes, who got it is not affected further: it is the request's, for all we know.
+        """
         limits = self.limits_s()
         in_a_row: list[Call] = []
         for call in self.calls:
             if call.sent_s < since_s:
                 continue
-            if not is_unaffected(call, limits):
+            if not is_unaffected(call, limits) and self.verdict(call) is not Verdict.DESERVED:
                 in_a_row.clear()
                 continue
             in_a_row.append(call)
