@@ -159,7 +159,7 @@ class Ledger:
     def recovery_s(self, since_s: float) -> float | None:
         """From `since_s` to the sending of the first of ROW unaffected requests in a row; None: not yet.
 
-        Where the fault is an error that passes, who got it is not affected further: it is the request's, for all we know.
+        Who got an error that its fault deserves does not end a row: it passes for the request's own fault.
         """
         limits = self.limits_s()
         in_a_row: list[Call] = []
