@@ -10,13 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import redis.asyncio as redis_asyncio
-
 from bus.errors import BusUnavailable
 from bus.keys import checked_instance, instances_key, pressure_key, reserved_key
 from bus.record import PressureRecord, encode_record
 from bus.registration import REMEMBERED_MS, Registration, encode_registration
-from bus.scripts import Script
+from bus.scripts import Commands, Script
 
 log = logging.getLogger("forebay.bus")
 
@@ -39,7 +37,7 @@ class Publisher:
 
     def __init__(
         self,
-        client: redis_asyncio.Redis,
+        client: Commands,
         *,
         pool: str,
         instance: str,

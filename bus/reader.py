@@ -12,13 +12,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
-import redis.asyncio as redis_asyncio
-
 from bus.errors import BusUnavailable, InvalidName
 from bus.keys import checked_instance, instances_key, pressure_key, reserved_key
 from bus.record import MAX_RECORD_BYTES, Decoded, decode_record
 from bus.registration import MAX_ENTRY_BYTES, REMEMBERED_MS, RegistrationEntry, decode_entry
-from bus.scripts import Script
+from bus.scripts import Commands, Script
 from bus.view import NOT_READ, PoolView, Reading, parse_published_us, time_fault
 
 log = logging.getLogger("forebay.bus")
@@ -54,7 +52,7 @@ class Reader:
 
     def __init__(
         self,
-        client: redis_asyncio.Redis,
+        client: Commands,
         pool: str,
         *,
         budget_s: float = 0.025,

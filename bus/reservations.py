@@ -11,12 +11,10 @@ import logging
 import secrets
 from collections.abc import Sequence
 
-import redis.asyncio as redis_asyncio
-
 from bus.errors import BusUnavailable
 from bus.in_transit import GRACE_MS, OLDEST_VIEW_US, InTransit, Offer, Reserved
 from bus.keys import reserved_key
-from bus.scripts import Script
+from bus.scripts import Commands, Script
 
 log = logging.getLogger("forebay.bus")
 
@@ -33,7 +31,7 @@ def new_reservation_id() -> str:
 class Reservations:
     """Reserves at the instances of one pool; the time limit of `client` is how long a choice may take."""
 
-    def __init__(self, client: redis_asyncio.Redis, pool: str, *, grace_ms: int = GRACE_MS) -> None:
+    def __init__(self, client: Commands, pool: str, *, grace_ms: int = GRACE_MS) -> None:
         self.pool = pool
         self.made = 0
         self.failures = 0

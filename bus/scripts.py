@@ -5,11 +5,10 @@ Owns the order of KEYS and ARGV and the translation of library errors. Knows not
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-import redis.asyncio as redis_asyncio
 import redis.exceptions
 
 from bus.errors import BusUnavailable
@@ -25,13 +24,22 @@ def lua_source(name: str) -> str:
     return "\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in ("prelude", name))
 
 
+class Commands(Protocol):
+    """What a script needs of a client: bus/link.py has it, and so have Redis clients, the fake one of the tests too."""
+
+    async def execute_command(self, *args: Any) -> Any:  # noqa: ANN401 - as the server replies
+        """Send one command and return its reply."""
+
+    async def script_load(self, source: str) -> Any:  # noqa: ANN401
+        """Let the server know a script."""
+
+
 class Script:
     """One Lua script on one client: EVALSHA, and LOAD once if the server does not know it."""
 
-    def __init__(self, client: redis_asyncio.Redis, name: str) -> None:
+    def __init__(self, client: Commands, name: str) -> None:
         self.name = name
         self._client = client
-        self._execute: Callable[..., Awaitable[Any]] = client.execute_command
         self._source = lua_source(name)
         self._sha = hashlib.sha1(self._source.encode(), usedforsecurity=False).hexdigest()  # the name Redis gives it
 
@@ -44,14 +52,15 @@ class Script:
         except BUS_FAULTS as fault:
             raise BusUnavailable(f"{self.name}: {type(fault).__name__}: {fault}") from fault
         finally:
-            # asyncio.wait_for of Python 3.11, through which redis-py sends, swallows a cancellation that comes in the
-            # instant in which it is done: whoever cancelled would wait for ever
+            # asyncio.wait_for of Python 3.11, through which the library's own clients send, swallows a cancellation
+            # that comes in the instant in which it is done: whoever cancelled would wait for ever
             if task and task.cancelling() > cancelled_before:
                 raise asyncio.CancelledError
 
     async def _run(self, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:  # noqa: ANN401
+        execute = self._client.execute_command
         try:
-            return await self._execute("EVALSHA", self._sha, len(keys), *keys, *args)
+            return await execute("EVALSHA", self._sha, len(keys), *keys, *args)
         except redis.exceptions.NoScriptError:  # a new server, or one that forgot
             await self._client.script_load(self._source)
-            return await self._execute("EVALSHA", self._sha, len(keys), *keys, *args)
+            return await execute("EVALSHA", self._sha, len(keys), *keys, *args)

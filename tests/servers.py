@@ -16,6 +16,8 @@ import fakeredis
 import redis.asyncio as redis_asyncio
 
 from bus.client import connect
+from bus.link import Link
+from bus.scripts import Commands
 from deploy.embedded import EmbeddedServer
 
 FAKE = "fakeredis"
@@ -26,9 +28,10 @@ class Bus(Protocol):
     """One empty server, for one test."""
 
     client: redis_asyncio.Redis
+    """For the test's own looks at what is stored."""
 
-    def connect(self, timeout_s: float = 5.0) -> redis_asyncio.Redis:
-        """Return another client of the same server; it is closed with the test."""
+    def connect(self, timeout_s: float = 5.0) -> Commands:
+        """Return another client of the same server, made as production makes it; it is closed with the test."""
 
     def fall_silent(self) -> None:
         """Make every command fail: refused by fakeredis, without an answer from a real server (SIGSTOP)."""
@@ -75,10 +78,10 @@ class RealBus:
     def __init__(self, server: EmbeddedServer) -> None:
         self.url = server.url
         self._pid = server.pid
-        self._clients: list[redis_asyncio.Redis] = []
-        self.client = self.connect()
+        self.client = redis_asyncio.Redis.from_url(self.url)
+        self._clients: list[Any] = [self.client]
 
-    def connect(self, timeout_s: float = 5.0) -> redis_asyncio.Redis:
+    def connect(self, timeout_s: float = 5.0) -> Link:
         """Return another client, made as production makes it."""
         client = connect(self.url, timeout_s=timeout_s)
         self._clients.append(client)

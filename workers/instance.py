@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
-import redis.asyncio as redis_asyncio
 
 from bus.errors import ForebayError
 from bus.hop.client import HopClient
@@ -21,6 +20,7 @@ from bus.hop.sse import Usage
 from bus.publisher import Publisher
 from bus.record import PressureRecord
 from bus.registration import Registration, RegistrationState
+from bus.scripts import Commands
 from bus.tokens import TextBytes
 from workers.calibration import Calibration
 from workers.config import InstanceConfig, WorkerConfig
@@ -68,7 +68,7 @@ class Instance:
         config: WorkerConfig,
         instance: InstanceConfig,
         *,
-        bus: redis_asyncio.Redis,
+        bus: Commands,
         engine_headers: RawHeaders,
         engine_tls: ssl.SSLContext | None = None,
         metrics: WorkerMetrics,

@@ -1,14 +1,13 @@
 """Whether a server can be the bus: reachable, new enough, and willing to run scripts that ask it for the time."""
 
 import re
-from typing import Any
 
-import redis.asyncio as redis_asyncio
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from bus.client import connect
 from bus.errors import BusUnavailable
 from bus.keys import pressure_key
+from bus.link import Link
 from deploy.allowed import PASSWORD
 from deploy.checks.finding import Finding, note, right, wrong
 
@@ -31,9 +30,9 @@ async def check_bus(url: str) -> list[Finding]:
     try:
         client = connect(url, timeout_s=ANSWER_S)
     except BusUnavailable as error:
-        return [wrong(subject, str(error), "write it as redis://HOST:PORT/0, rediss://… or unix://PATH")]
+        return [wrong(subject, str(error), "write it as redis://HOST:PORT/0, rediss://… or unix:///PATH")]
     try:
-        info = await client.info()
+        info = read_info(await client.execute_command("INFO"))
         return [
             version_finding(subject, info),
             await script_finding(subject, client),
@@ -48,7 +47,17 @@ async def check_bus(url: str) -> list[Finding]:
         await client.aclose()
 
 
-def version_finding(subject: str, info: dict[str, Any]) -> Finding:
+def read_info(page: bytes) -> dict[str, str]:
+    """Fields of an INFO page.
+
+    >>> read_info(b"# Server\\r\\nredis_version:7.0.15\\r\\n")
+    {'redis_version': '7.0.15'}
+    """
+    lines = page.decode(errors="replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def version_finding(subject: str, info: dict[str, str]) -> Finding:
     """Return whether the server is new enough, by its INFO.
 
     >>> version_finding("bus", {"redis_version": "6.2.7"}).verdict
@@ -65,10 +74,10 @@ def version_finding(subject: str, info: dict[str, Any]) -> Finding:
     return wrong(subject, f"{product} {version}", f"{product} {oldest[0]}.{oldest[1]} or newer is needed")
 
 
-async def script_finding(subject: str, client: redis_asyncio.Redis) -> Finding:
+async def script_finding(subject: str, client: Link) -> Finding:
     """Return whether scripts may run, ask for the time, and write below Forebay's prefix."""
     try:
-        await client.eval(PROBE_SCRIPT, 1, pressure_key("forebay-check", "probe"))
+        await client.execute_command("EVAL", PROBE_SCRIPT, 1, pressure_key("forebay-check", "probe"))
     except ResponseError as error:
         return wrong(
             subject,
@@ -78,10 +87,10 @@ async def script_finding(subject: str, client: redis_asyncio.Redis) -> Finding:
     return right(subject, "scripts run and may ask for the time")
 
 
-def eviction_findings(subject: str, info: dict[str, Any]) -> list[Finding]:
+def eviction_findings(subject: str, info: dict[str, str]) -> list[Finding]:
     """Return a note where a full server would throw the fleet's records away."""
     policy = info.get("maxmemory_policy", "noeviction")
-    if policy == "noeviction" or not info.get("maxmemory"):
+    if policy == "noeviction" or info.get("maxmemory", "0") == "0":
         return []
     return [
         note(

@@ -17,7 +17,7 @@ from bus.reader import Reader
 from bus.record import MAX_RECORD_BYTES
 from bus.registration import MAX_ENTRY_BYTES
 from bus.reservations import Reservations
-from bus.scripts import Script
+from bus.scripts import Commands, Script
 from bus.view import PoolView
 from tests.bus.worker import POOL, Worker
 
@@ -30,7 +30,7 @@ PER_TOKEN, PER_REQUEST = 0.001, 0.25
 class Wire:
     """A client whose next script call is lost on its way, or whose next answer is."""
 
-    def __init__(self, client: redis_asyncio.Redis) -> None:
+    def __init__(self, client: Commands) -> None:
         self.client = client
         self.loses_command = self.loses_answer = False
         self.has_lost_answer = False
@@ -114,7 +114,7 @@ class Request(msgspec.Struct, eq=False):
 class Proxy:
     """One replica, as far as it reserves."""
 
-    def __init__(self, client: redis_asyncio.Redis, *, grace_ms: int, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, client: Commands, *, grace_ms: int, clock: Callable[[], float] | None = None) -> None:
         self.wire = Wire(client)
         self.reader = Reader(client, POOL, budget_s=5, **({"clock": clock} if clock else {}))
         self.reservations = Reservations(client, POOL, grace_ms=grace_ms)
@@ -143,9 +143,14 @@ class World:
     """Three proxies, two workers and a store; methods are what may happen, one at a time or at once."""
 
     def __init__(
-        self, connect: Callable[[], redis_asyncio.Redis], *, grace_ms: int, clock: Callable[[], float] | None = None
+        self,
+        client: redis_asyncio.Redis,
+        connect: Callable[[], Commands],
+        *,
+        grace_ms: int,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        self.client = connect()
+        self.client = client
         self.grace_us = grace_ms * 1000
         self.leases = Leases()
         self.requests: list[Request] = []

@@ -83,7 +83,9 @@ async def burst(bus, strategy: str, *, reserves: bool = True, voided: int = 0) -
             )
         )
     choices = (selection.choose("burst", facts) for selection in selections for _ in range(REQUESTS // REPLICAS))
-    await asyncio.gather(*(client.ping() for client in clients for _ in range(REQUESTS // REPLICAS)))  # connections
+    await asyncio.gather(
+        *(client.execute_command("PING") for client in clients for _ in range(REQUESTS // REPLICAS))
+    )  # connections
     chosen = await asyncio.gather(*choices)
     if not all(bool(each.decision.choice.reserved) == reserves for each in chosen):
         assert voided < 20, "the machine is too slow: views are older than 250 ms when they are used"

@@ -13,7 +13,7 @@ def test_a_url_that_cannot_be_read_is_refused_without_its_password(url):
     with pytest.raises(BusUnavailable, match=r"expected redis://") as refused:
         connect(url, timeout_s=1)
 
-    assert "se" not in str(refused.value).replace("expected redis://[USER:PASSWORD@]", "")
+    assert not any(part in str(refused.value) for part in ("se/", "cret", "localhost"))
     assert refused.value.__cause__ is None
     assert refused.value.__suppress_context__
 
@@ -21,13 +21,13 @@ def test_a_url_that_cannot_be_read_is_refused_without_its_password(url):
 async def test_a_command_to_a_silent_server_ends_within_the_limit(real_bus):
     """No retry, no back-off: about one time limit, on an old connection as on a new one."""
     client = real_bus.connect(0.1)
-    await client.ping()
+    await client.execute_command("PING")
     real_bus.fall_silent()
 
     for _ in range(3):
         began_s = time.monotonic()
         with pytest.raises(BUS_FAULTS):
-            await client.ping()
+            await client.execute_command("PING")
         assert time.monotonic() - began_s < 0.5
 
 
@@ -37,7 +37,7 @@ async def test_a_command_to_a_port_where_nobody_listens_fails_at_once():
 
     began_s = time.monotonic()
     with pytest.raises(BUS_FAULTS):
-        await client.ping()
+        await client.execute_command("PING")
 
     assert time.monotonic() - began_s < 1
     await client.aclose()

@@ -58,7 +58,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.clients.append(fakeredis.FakeAsyncRedis(server=server))
             return self.clients[-1]
 
-        self.world = World(connect, grace_ms=GRACE_MS, clock=self.time)
+        self.world = World(connect(), connect, grace_ms=GRACE_MS, clock=self.time)
         self.faulty_us: int | None = None
         self.spoilt_us: int | None = None
         self.copied: Copy | None = None

@@ -87,7 +87,7 @@ class Crowd:
 @pytest.mark.parametrize("seed", range(3))
 async def test_replicas_and_workers_at_once_leave_exactly_what_is_undelivered(real_bus, seed):
     """Whenever all pause, what is in transit is what was reserved and neither settled nor given back."""
-    world = World(real_bus.connect, grace_ms=LONG_MS)
+    world = World(real_bus.client, real_bus.connect, grace_ms=LONG_MS)
     await world.start()
     crowd = Crowd(world, seed)
 
@@ -102,7 +102,7 @@ async def test_replicas_and_workers_at_once_leave_exactly_what_is_undelivered(re
 @pytest.mark.parametrize("seed", range(3))
 async def test_after_faults_the_sums_are_right_within_the_grace_period_under_steady_traffic(real_bus, seed):
     """Traffic that renews the life of the keys all the time keeps nothing alive that a fault left behind."""
-    world = World(real_bus.connect, grace_ms=SHORT_MS)
+    world = World(real_bus.client, real_bus.connect, grace_ms=SHORT_MS)
     await world.start()
     await Crowd(world, seed).run(is_faulty=True)
     for instance in INSTANCES:

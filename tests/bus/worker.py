@@ -5,11 +5,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import redis.asyncio as redis_asyncio
-
 from bus.publisher import Publisher
 from bus.record import PressureRecord
 from bus.registration import Registration
+from bus.scripts import Commands
 
 POOL = "default"
 
@@ -18,7 +17,7 @@ class Worker:
     """Publishes `signals` for one instance; counts how often it was told to give way."""
 
     def __init__(
-        self, client: redis_asyncio.Redis, instance: str = "a", *, pool: str = POOL, ttl_ms: int = 1500, **more: Any
+        self, client: Commands, instance: str = "a", *, pool: str = POOL, ttl_ms: int = 1500, **more: Any
     ) -> None:
         self.signals: dict[str, Any] = {"inflight": 1}
         self.registration = registration(instance, ttl_ms=ttl_ms)

@@ -5,8 +5,8 @@ import signal
 
 import msgspec
 import pytest
+import redis.asyncio as redis_asyncio
 
-from bus.client import connect
 from bus.keys import pressure_key
 from bus.record import PressureRecord
 from deploy.embedded import EmbeddedServer
@@ -49,7 +49,7 @@ def fleet(start_fleet) -> Fleet:
 @pytest.fixture
 async def bus(fleet):
     """Give a client of the bus."""
-    client = connect(fleet.bus.url, timeout_s=5.0)
+    client = redis_asyncio.Redis.from_url(fleet.bus.url)
     yield client
     await client.aclose()
 

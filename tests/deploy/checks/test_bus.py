@@ -23,7 +23,7 @@ async def test_a_good_server_is_right_and_keeps_nothing_of_the_look(server):
     lines = await verdicts(server.url)
     assert [line[:5] for line in lines] == ["right", "right"]
     client = connect(server.url, timeout_s=2.0)
-    assert await client.dbsize() == 0
+    assert await client.execute_command("DBSIZE") == 0
     await client.aclose()
 
 
