@@ -6,10 +6,9 @@ Knows the scripts, not the keys: a limit is an argument. Nothing is retried; a l
 from typing import Final
 
 import msgspec
-import redis.asyncio as redis_asyncio
 
 from bus.keys import api_key_keys
-from bus.scripts import Script
+from bus.scripts import Commands, Script
 
 #: Life of a lease; whoever holds one renews it in time. A replica that dies leaves its leases this long.
 LEASE_MS: Final = 60_000
@@ -36,7 +35,7 @@ class Verdict(msgspec.Struct, frozen=True):
 class KeyLimits:
     """Asks the bus; every call raises BusUnavailable when it does not answer."""
 
-    def __init__(self, client: redis_asyncio.Redis) -> None:
+    def __init__(self, client: Commands) -> None:
         self._take = Script(client, "take_key")
         self._settle = Script(client, "settle_key")
 

@@ -5,8 +5,8 @@
 | `forebay:{POOL}:pressure:INSTANCE` | hash | PEXPIRE, the record's TTL         | the one worker with the epoch  | proxies |
 | `forebay:{POOL}:reserved:INSTANCE` | hash | PEXPIRE, the grace period         | proxies; the worker settles    | proxies |
 | `forebay:{POOL}:instances`         | hash | expiry in each entry; ten minutes | workers, fenced by epoch       | proxies |
-| `forebay:{key:NAME}:leases`        | zset | PEXPIRE, the longest lease        | proxies                        | proxies |
-| `forebay:{key:NAME}:spent`         | hash | PEXPIRE, until it has drained     | proxies                        | proxies |
+| `forebay:{api-keys}:leases:NAME`   | zset | PEXPIRE, the longest lease        | proxies                        | proxies |
+| `forebay:{api-keys}:spent:NAME`    | hash | PEXPIRE, until it has drained     | proxies                        | proxies |
 
 `pressure` has the fields `record` (MessagePack, see bus/record.py), `epoch`, `sequence` and `published_us` (server
 time). `reserved` has the sums `tokens`, `requests` and `oldest`, and a field `r:ID` for each reservation in transit (see
@@ -14,9 +14,10 @@ bus/lua/prelude.lua). `instances` maps an instance id to `EPOCH;EXPIRES_US;PAYLO
 kept for ten minutes, as the memory of which models this pool served.
 
 `leases` are the requests of one API key in flight, by id, each with its end; `spent` the tokens it has spent of its
-limit a minute (see bus/lua/take_key.lua). A colon is in no pool's name, so no pool is taken for a key.
+limit a minute (see bus/lua/take_key.lua).
 
-The braces are Redis Cluster's hash tag: all keys of one pool live in one slot, so that one script can touch them.
+The braces are Redis Cluster's hash tag: all keys of one pool live in one slot, so that one script can touch them and one
+connection finds them; those of all API keys are together for the same reason.
 """
 
 import re
@@ -58,10 +59,10 @@ def api_key_keys(name: str) -> tuple[str, str]:
     """Keys of the limits of one API key: leases, spent.
 
     >>> api_key_keys("team-a")
-    ('forebay:{key:team-a}:leases', 'forebay:{key:team-a}:spent')
+    ('forebay:{api-keys}:leases:team-a', 'forebay:{api-keys}:spent:team-a')
     """
-    tag = f"forebay:{{key:{_checked_pool(name)}}}"  # names of keys are made as those of pools
-    return f"{tag}:leases", f"{tag}:spent"
+    checked = _checked_pool(name)  # names of keys are made as those of pools
+    return f"forebay:{{api-keys}}:leases:{checked}", f"forebay:{{api-keys}}:spent:{checked}"
 
 
 def checked_instance(instance: str) -> str:

@@ -6,6 +6,7 @@ of one reservation counted too much.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import secrets
@@ -42,6 +43,12 @@ class Reservations:
         self._keys: dict[str, str] = {}
         self._grace_ms = grace_ms
         self._giving_back: set[asyncio.Task[None]] = set()
+
+    async def prepare(self) -> None:
+        """Open the connection and load the scripts, so that the first choice finds both; a fault is its to meet."""
+        with contextlib.suppress(BusUnavailable):
+            await self._reserve.load()
+            await self._give_back.load()
 
     async def choose(self, offers: Sequence[Offer], *, reservation: str, tokens: int, view_us: int) -> Reserved | None:
         """Choose among at most 16 offers and reserve `tokens` there under the id `reservation`.

@@ -57,6 +57,13 @@ class Script:
             if task and task.cancelling() > cancelled_before:
                 raise asyncio.CancelledError
 
+    async def load(self) -> None:
+        """Let the server know the script before it is needed. Raises BusUnavailable."""
+        try:
+            await self._client.script_load(self._source)
+        except BUS_FAULTS as fault:
+            raise BusUnavailable(f"{self.name}: {type(fault).__name__}: {fault}") from fault
+
     async def _run(self, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:  # noqa: ANN401
         execute = self._client.execute_command
         try:

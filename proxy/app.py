@@ -17,6 +17,7 @@ from bus.hop.process import run_until_signal
 from bus.hop.secrets import read_secret
 from bus.hop.server import LINGER_S, Listener
 from bus.hop.tls import is_loopback, server_tls
+from bus.link import Link
 from bus.reader import Reader
 from bus.reservations import Reservations
 from proxy import debug
@@ -52,20 +53,20 @@ class Replica:
         self.name = config.name or default_name(config)
         self._config = config
         budget_s = config.read_budget_ms / 1000
-        self._bus = connect(config.redis, timeout_s=max(4 * budget_s, 0.1))
+        self._links: list[Link] = []
         self._uplinks = Uplinks(config)
         self._readers = [
-            Reader(self._bus, pool, budget_s=budget_s, admits=self._uplinks.admits) for pool in config.pool
+            Reader(self._link(max(4 * budget_s, 0.1)), pool, budget_s=budget_s, admits=self._uplinks.admits)
+            for pool in config.pool
         ]
-        self._lease_bus = connect(config.redis, timeout_s=budget_s)
-        self._reservations = [Reservations(self._lease_bus, pool) for pool in config.pool]
+        self._reservations = [Reservations(self._link(budget_s), pool) for pool in config.pool]
         self.selection = Selection(
             self._readers,
             self._reservations,
             STRATEGIES[config.strategy](config),
             rotation=Rotation.of_replica(self.name),
         )
-        self._door = Door(config.api_keys, self._lease_bus)
+        self._door = Door(config.api_keys, self._link(budget_s))
         self._admin_key = read_secret(config.admin_key_file)
         self._tls = server_tls(config.tls_cert, config.tls_key)
         self._metrics = ProxyMetrics(self.selection, self._uplinks, self._door)
@@ -79,6 +80,11 @@ class Replica:
         self._api: Listener | None = None
         self._admin: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _link(self, timeout_s: float) -> Link:
+        """A connection to the bus for one purpose and one pool: pools may be on different nodes of a cluster."""
+        self._links.append(connect(self._config.redis, timeout_s=timeout_s))
+        return self._links[-1]
 
     @property
     def port(self) -> int:
@@ -102,6 +108,7 @@ class Replica:
         }
         admin = behind_key(pages, self._admin_key)
         await self._look_first()
+        await asyncio.gather(*(reservations.prepare() for reservations in self._reservations))
         await self._uplinks.look_up()
         self.selection.look_around()
         surface = Surface(
@@ -171,8 +178,8 @@ class Replica:
             await reservations.close()
         for reader in self._readers:
             await reader.close()
-        await self._lease_bus.aclose()
-        await self._bus.aclose()
+        for link in self._links:
+            await link.aclose()
 
     async def _keep_house(self) -> None:
         while True:

@@ -7,11 +7,11 @@ import logging
 import time
 from collections import Counter, defaultdict
 
-import redis.asyncio as redis_asyncio
 from aiohttp import web
 
 from bus.errors import ForebayError
 from bus.hop.secrets import bearer
+from bus.scripts import Commands
 from bus.seldom import Seldom
 from proxy.key_file import KeyFile
 from proxy.keys import ApiKey, find_key
@@ -27,7 +27,7 @@ class KeyRefused(ForebayError):
 class Door:
     """Knows the keys; one for each replica. Raises KeysUnusable if the file cannot be read."""
 
-    def __init__(self, path: str, client: redis_asyncio.Redis) -> None:
+    def __init__(self, path: str, client: Commands) -> None:
         self.refusals: Counter[str] = Counter()
         """Clients turned away, by reason."""
         self._file = KeyFile(path) if path else None

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
-import redis.asyncio as redis_asyncio
 
 from bus.errors import BusUnavailable, ForebayError
 from bus.key_limits import LEASE_MS, KeyLimits
 from bus.reservations import new_reservation_id
+from bus.scripts import Commands
 from proxy.keys import ApiKey, OwnCounts
 
 log = logging.getLogger("forebay.proxy")
@@ -49,7 +49,7 @@ class Lease(msgspec.Struct):
 class Limiter:
     """Lets requests of limited keys in; `end` is called for each of them, exactly once."""
 
-    def __init__(self, client: redis_asyncio.Redis, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, client: Commands, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.failures = 0
         self._bus = KeyLimits(client)
         self._clock = clock

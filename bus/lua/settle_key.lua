@@ -1,7 +1,7 @@
 -- End a request of an API key: its lease goes, and what it was expected to spend becomes what it spent.
 --
--- KEYS[1]  forebay:{key:NAME}:leases   see take_key
--- KEYS[2]  forebay:{key:NAME}:spent    see take_key
+-- KEYS[1]  forebay:{api-keys}:leases:NAME   see take_key
+-- KEYS[2]  forebay:{api-keys}:spent:NAME    see take_key
 -- ARGV[1]  id          of the lease; empty: there was none
 -- ARGV[2]  per_minute  integer >= 0, tokens a minute; 0: none were counted
 -- ARGV[3]  correction  integer, tokens spent beyond those taken; below 0: fewer

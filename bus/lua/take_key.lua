@@ -1,7 +1,7 @@
 -- Let a request of an API key in if the key's limits allow it: a lease for being in flight, tokens out of a bucket.
 --
--- KEYS[1]  forebay:{key:NAME}:leases   sorted set: lease id -> when it expires, server time in microseconds
--- KEYS[2]  forebay:{key:NAME}:spent    hash: tokens, at_us; what was spent, as it stood then. It drains evenly, by
+-- KEYS[1]  forebay:{api-keys}:leases:NAME   sorted set: lease id -> when it expires, server time in microseconds
+-- KEYS[2]  forebay:{api-keys}:spent:NAME    hash: tokens, at_us; what was spent, as it stood then. It drains evenly, by
 --                                      the limit a minute; above the limit nothing more is let in
 -- ARGV[1]  id          of the lease
 -- ARGV[2]  lease_ms    integer >= 0, life of the lease, at most an hour; 0: none is wanted
