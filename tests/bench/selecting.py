@@ -18,6 +18,7 @@ import redis.asyncio as redis_asyncio
 
 from bus.client import connect
 from bus.hop.process import GC_THRESHOLDS
+from bus.link import Link
 from bus.publisher import Publisher
 from bus.reader import Reader
 from bus.record import SIGNALS, PressureRecord, encode_record
@@ -91,7 +92,7 @@ def typical_record(epoch: int, sequence: int, rng: random.Random) -> PressureRec
 class Fleet:
     """Some published instances of one pool, without workers."""
 
-    def __init__(self, client: redis_asyncio.Redis, size: int, rng: random.Random) -> None:
+    def __init__(self, client: Link, size: int, rng: random.Random) -> None:
         self.pool = f"bench-{size}"
         registration = Registration(
             worker_url="http://127.0.0.1:1", engine_url="http://127.0.0.1:2", models=("bench",), slots=16, ttl_ms=60_000
@@ -116,7 +117,7 @@ class Fleet:
 
 
 @asynccontextmanager
-async def selection_of(client: redis_asyncio.Redis, pool: str, strategy: str) -> AsyncIterator[Selection]:
+async def selection_of(client: Link, pool: str, strategy: str) -> AsyncIterator[Selection]:
     """A replica's selection on one pool, with time limits that nothing here reaches."""
     reader = Reader(client, pool, budget_s=5)
     yield Selection(
@@ -129,13 +130,13 @@ async def selection_of(client: redis_asyncio.Redis, pool: str, strategy: str) ->
 
 
 async def time_choices(
-    client: redis_asyncio.Redis, fleet: Fleet, selection: Selection, choices: int
+    library: redis_asyncio.Redis, fleet: Fleet, selection: Selection, choices: int
 ) -> tuple[float, float, float]:
     """Median seconds of one choice with its round trips, of its CPU here, and of two bare round trips beside it.
 
     The bare ones run the yardstick's reading script, after the same publishing, so that a busy machine slows both.
     """
-    script = client.register_script(READ)
+    script = library.register_script(READ)
     whole_s, cpu_s, bare_s = [], [], []
     for number in range(choices + 1):
         await fleet.publish()
@@ -180,28 +181,29 @@ async def _measure_sizes(effort: Effort, sizes: tuple[int, ...]) -> list[Figure]
     rng = random.Random(7)
     figures: list[Figure] = []
     async with bus_server() as server:
-        client = connect(server.url, timeout_s=5)
+        link, library = connect(server.url, timeout_s=5), redis_asyncio.Redis.from_url(server.url)
         try:
             for size in sizes:
-                fleet = Fleet(client, size, rng)
+                fleet = Fleet(link, size, rng)
                 await fleet.publish()
-                figures += await _measure_size(client, fleet, effort)
+                figures += await _measure_size(link, library, fleet, effort)
         finally:
-            await client.aclose()
+            await link.aclose()
+            await library.aclose()
     return figures
 
 
-async def _measure_size(client: redis_asyncio.Redis, fleet: Fleet, effort: Effort) -> list[Figure]:
+async def _measure_size(link: Link, library: redis_asyncio.Redis, fleet: Fleet, effort: Effort) -> list[Figure]:
     size, strategy = len(fleet.publishers), ProxyConfig().strategy
     whole: list[float] = []
     cpu: list[float] = []
     bare: list[float] = []
     scoring: dict[str, list[float]] = {name: [] for name in STRATEGIES}
-    async with selection_of(client, fleet.pool, strategy) as selection:
+    async with selection_of(link, fleet.pool, strategy) as selection:
         for _ in range(effort.repeat):
             choices = max(5, min(effort.choices, 4000 // size))
             for kept, seconds in zip(
-                (whole, cpu, bare), await time_choices(client, fleet, selection, choices), strict=True
+                (whole, cpu, bare), await time_choices(library, fleet, selection, choices), strict=True
             ):
                 kept.append(1e6 * seconds)
             work = selection.decisions[-1].work
