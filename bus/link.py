@@ -79,7 +79,6 @@ class Wire(asyncio.Protocol):
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self.is_open = False
         self.has_ended = asyncio.Event()
         self._asked: deque[_Asked] = deque()
         self._loop = asyncio.get_running_loop()
@@ -89,9 +88,16 @@ class Wire(asyncio.Protocol):
     def __repr__(self) -> str:
         return f"<Wire {self.address} {'open' if self.is_open else 'closed'}, {len(self._asked)} asked>"
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a command can still be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
     def send(self, packed: bytes, reply: "asyncio.Future[Any]") -> None:
         """Send a command; `reply` is resolved when it is answered or the connection ends."""
-        assert self._transport is not None  # noqa: S101 - nobody has a wire before it is open
+        if self._transport is None or self._transport.is_closing():  # uvloop raises a bare RuntimeError on writing
+            reply.set_exception(faults.ConnectionError(f"{self.address}: connection lost"))
+            return
         self._asked.append(_Asked(reply, self._loop.time()))
         self._transport.write(packed)
 
@@ -115,7 +121,7 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is there."""
-        self._transport, self.is_open = cast(asyncio.Transport, transport), True
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         """Hand every reply that is whole to whoever waits for it."""
@@ -142,7 +148,6 @@ class Wire(asyncio.Protocol):
             reply.set_result(value)
 
     def _fail(self, fault: Exception) -> None:
-        self.is_open = False
         asked, self._asked = self._asked, deque()
         for each in asked:
             if not each.reply.done():

@@ -14,8 +14,7 @@ import redis.exceptions
 from bus.errors import BusUnavailable
 
 #: Everything a Redis client can raise when the server, the network or the time limit fails.
-#: The library lets one of uvloop's out: a RuntimeError on writing to a connection that was reset in the same instant.
-BUS_FAULTS: Final = (redis.exceptions.RedisError, OSError, TimeoutError, RuntimeError)
+BUS_FAULTS: Final = (redis.exceptions.RedisError, OSError, TimeoutError)
 
 
 def lua_source(name: str) -> str:
