@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from bus.errors import ForebayError
-from bus.in_transit import OLDEST_VIEW_US, InTransit
+from bus.in_transit import OLDEST_VIEW_US, InTransit, Reserved
 from bus.reader import Reader
 from bus.record import TYPICAL_PROMPT_TOKENS
 from bus.registration import Registration
@@ -26,6 +26,7 @@ from proxy.ejection import Ejections, Standing
 from proxy.facts import Facts
 from proxy.rotation import Rotation
 from proxy.strategies.base import Strategy, offers, rank
+from proxy.unshown import Unshown
 
 #: Decisions kept for /debug/selections.
 DECISIONS_KEPT: Final = 256
@@ -100,6 +101,7 @@ class Selection:
         self.tiers: Counter[str] = Counter()
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
         self.ejections = Ejections()
+        self._unshown = Unshown()
         self._rotation = rotation
         self._rng = rng or random.Random()
         self._clock = clock
@@ -127,6 +129,7 @@ class Selection:
     def release(self, selected: Selected) -> None:
         """A request has ended at the instance that was chosen for it."""
         instance = selected.instance
+        self._unshown.ended(selected.reservation)
         if selected.standing is not None:
             selected.standing.ended()
         self.inflight[instance] -= 1
@@ -176,14 +179,17 @@ class Selection:
     ) -> Selected:
         found = self._takers(found, now)
         work = request_work(facts, found)
-        candidates = self._candidates(found)
-        evaluation = self.strategy.evaluate(candidates, work, self._rng)
-        choice = Choice(evaluation, rank(evaluation, self._rotation))
+        choice, candidates = self._judge(found, work, view)
         reservation = new_reservation_id()
         claimed = self.ejections.claim(p.instance for p in found)  # before the wait: others choose meanwhile
         chosen = None
         try:
-            choice = await self._reserve(choice, candidates, reservation, work, view)
+            reserved = await self._reserve(choice, candidates, reservation, work, view)
+            if reserved is not None:
+                choice = msgspec.structs.replace(choice, reserved=reserved)
+            elif self._is_shared(view, choice):
+                choice, _ = self._judge(found, work, view)  # anew: others have been sent during the wait
+                self._unshown.note(reservation, choice.instance, work.prompt_tokens, self._clock())
             chosen = choice.instance
         finally:
             for name, standing in claimed.items():
@@ -193,11 +199,17 @@ class Selection:
         self._rotation.note(pressure.instance)
         self.inflight[pressure.instance] += 1
         self.selected[pressure.instance] += 1
-        self.tiers[evaluation.tier] += 1
+        self.tiers[choice.evaluation.tier] += 1
         seen = [InTransit(p.in_transit_tokens, p.in_transit_requests) for p in found]
         decision = Decision(request_id, time.time(), view.pool, facts.model, work, choice, seen)
         self.decisions.append(decision)
         return Selected(view.pool, pressure, work, reservation, decision, claimed.get(pressure.instance))
+
+    def _judge(self, found: list[Pressure], work: RequestWork, view: PoolView) -> tuple[Choice, list[Candidate]]:
+        """The own choice, by the view that this replica has and what it has sent since."""
+        candidates = self._candidates(self._unshown.added_to(found, read_at_s=view.read_at_s))
+        evaluation = self.strategy.evaluate(candidates, work, self._rng)
+        return Choice(evaluation, rank(evaluation, self._rotation)), candidates
 
     def _takers(self, found: list[Pressure], now: float) -> list[Pressure]:
         """Of those that could answer the ones that a request may go to now. Raises FleetFull.
@@ -216,15 +228,17 @@ class Selection:
 
     async def _reserve(
         self, choice: Choice, candidates: list[Candidate], reservation: str, work: RequestWork, view: PoolView
-    ) -> Choice:
-        """Let the bus choose among the best with what all replicas have reserved by now; without it, the own choice."""
-        reservations = self.reservations.get(view.pool)
-        if reservations is None or choice.evaluation.slopes is None or view.age_s(self._clock()) > OLDEST_VIEW_US / 1e6:
-            return choice
-        reserved = await reservations.choose(
+    ) -> Reserved | None:
+        """Let the bus choose among the best with what all replicas have reserved by now; None: it does not."""
+        if not self._is_shared(view, choice) or view.age_s(self._clock()) > OLDEST_VIEW_US / 1e6:
+            return None
+        return await self.reservations[view.pool].choose(
             offers(choice, candidates), reservation=reservation, tokens=work.prompt_tokens, view_us=view.server_us
         )
-        return msgspec.structs.replace(choice, reserved=reserved)
+
+    def _is_shared(self, view: PoolView, choice: Choice) -> bool:
+        """Whether what others send matters to this choice, and can be known."""
+        return choice.evaluation.slopes is not None and view.pool in self.reservations
 
     def _candidates(self, found: list[Pressure]) -> list[Candidate]:
         return [Candidate(pressure.instance, pressure, self.inflight.get(pressure.instance, 0)) for pressure in found]
