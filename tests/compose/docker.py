@@ -78,19 +78,29 @@ def find_docker() -> Docker:
 
 
 def _by_tool(tool: str) -> Docker:
-    """Docker as the tool gives it. Raises NoDocker with the end of what the tool said."""
-    said = subprocess.run([tool, "env"], capture_output=True, text=True, check=False).stdout
-    host = re.search(r"DOCKER_HOST=(\S+)", said)
-    was_up = bool(host and shutil.which("docker") and _answers({**os.environ, "DOCKER_HOST": host[1]}))
+    """Docker as the tool gives it. Raises NoDocker with the end of what was said."""
     try:
-        up = subprocess.run([tool, "up"], capture_output=True, text=True, timeout=420, check=False)
-    except (OSError, subprocess.TimeoutExpired) as fault:
-        raise NoDocker(f"{tool} up: {fault}") from fault
-    if up.returncode:
-        why = " | ".join((up.stderr or up.stdout).strip().splitlines()[-2:])
-        raise NoDocker(f"{tool} up could not start Docker in this sandbox: {why}")
-    host = re.search(r"DOCKER_HOST=(\S+)", up.stdout)
-    return Docker({**STAND_INS, **({"DOCKER_HOST": host[1]} if host else {})}, started_by="" if was_up else tool)
+        host = _host_in(_output(tool, "env"))
+        was_up = bool(shutil.which("docker")) and _answers({**os.environ, **host})
+        found = Docker({**STAND_INS, **_host_in(_output(tool, "up"))}, started_by="" if was_up else tool)
+        # a daemon may well start where no container can
+        _output("docker", "run", "--rm", STAND_INS["BASE_IMAGE"], "true", environment=found.environment)
+    except (OSError, subprocess.SubprocessError) as fault:
+        said = str(getattr(fault, "stderr", None) or fault).strip().splitlines()
+        raise NoDocker(f"DOCKER_HOST_TOOL={tool} brings none in this sandbox: {' | '.join(said[-2:])}") from fault
+    return found
+
+
+def _output(*words: str, environment: Mapping[str, str] | None = None) -> str:
+    """What a command writes. Raises CalledProcessError, TimeoutExpired, OSError."""
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=420, check=True)
+    return done.stdout
+
+
+def _host_in(text: str) -> dict[str, str]:
+    """The variable that a tool's output exports."""
+    found = re.search(r"DOCKER_HOST=(\S+)", text)
+    return {"DOCKER_HOST": found[1]} if found else {}
 
 
 def _answers(environment: Mapping[str, str]) -> bool:
