@@ -173,14 +173,6 @@ def test_a_script_can_be_run(name):
     assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
 
 
-def test_configuration_can_be_read_by_whoever_the_container_runs_as():
-    """Files that are mounted or copied keep their mode, and the containers' users are nobody in particular."""
-    folders = [CONTAINER, *(path for path in CONTAINER.rglob("*") if path.is_dir())]
-    files = [path for path in CONTAINER.rglob("*") if path.is_file()]
-    assert all(path.stat().st_mode & stat.S_IROTH for path in files)
-    assert all(path.stat().st_mode & stat.S_IXOTH for path in folders)
-
-
 # --- the balancer
 
 
