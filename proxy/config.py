@@ -50,8 +50,8 @@ class ProxyConfig(CostSettings, frozen=True, kw_only=True):
     read_budget_ms: Annotated[int, Meta(ge=1, le=10_000, description="Longest a selection waits for the bus, ms.")] = 25
     tries: Annotated[
         int,
-        Meta(ge=1, le=64, description="Instances a request may fail on before its first event, each at most once."),
-    ] = 16
+        Meta(ge=1, le=64, description="Instances that may break on one request before its first event."),
+    ] = 3
     retry_window_s: Annotated[
         float, Meta(ge=0, le=86_400, description="A failed request is tried again up to this long after it came, s.")
     ] = 900.0

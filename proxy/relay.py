@@ -3,9 +3,9 @@
 A worker's status line comes only when its engine has taken the request (workers/relay.py), so that everything before
 it may be tried on another instance, and nothing after it.
 
-By default a request may fail on sixteen instances: with fewer it would be lost where that many die in the same moment
-though others live. Whoever fears requests that kill engines sets `tries` lower. A worker that falls silent, and one
-that is full or drains, uses up no try.
+Only a try on which an instance *broke* is counted (`tries`): there are requests that kill whatever engine they meet,
+and one of them must not go round the fleet. Who cannot be reached, declines, drains, is full or has fallen silent uses
+up no try: as long as one instance lives that takes the request, it is not lost.
 """
 
 import logging
@@ -17,8 +17,9 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from bus.hop.answer import Answer
-from bus.hop.errors import AnswerTooSlow, HopFailed
+from bus.hop.errors import AnswerTooSlow, CannotConnect, HopFailed
 from bus.hop.headers import (
+    BROKE,
     INSTANCE,
     PRIVATE,
     REFUSED,
@@ -133,7 +134,7 @@ class Relay:
                     raise
                 self._hold_against(selected.instance, failure)
                 fault = failure
-                tries_left -= not isinstance(failure, Suspected)
+                tries_left -= not isinstance(failure, (Suspected, CannotConnect))
                 continue
             finally:
                 self._selection.release(selected)
@@ -142,7 +143,7 @@ class Relay:
             self._selection.give_back(selected)
             self._hold_against(selected.instance, reply)
             refusals.append(reply)
-            tries_left -= reply.verdict == REFUSED
+            tries_left -= reply.verdict == BROKE
         if refusals:
             return min(reversed(refusals), key=lambda refusal: refusal.hope).reply
         assert fault is not None  # noqa: S101 - every try ends with an answer, a refusal or a fault
@@ -162,7 +163,7 @@ class Relay:
             return  # it is out already
         if isinstance(failure, HopFailed):
             ejections.failed(instance, now, needs_health=not isinstance(failure, AnswerTooSlow))
-        elif failure.verdict == REFUSED:
+        elif failure.verdict in (REFUSED, BROKE):
             if failure.retry_after_s is not None:
                 ejections.rest(instance, failure.retry_after_s, now)
             else:

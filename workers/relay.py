@@ -17,6 +17,7 @@ from multidict import CIMultiDict
 from bus.hop.answer import Answer
 from bus.hop.errors import AnswerBroke, AnswerTooLarge, AnswerTooSlow, CannotConnect, HopFailed
 from bus.hop.headers import (
+    BROKE,
     FULL,
     PRIVATE,
     REFUSED,
@@ -32,7 +33,7 @@ from bus.hop.headers import (
 from bus.hop.intake import read_body
 from bus.hop.openai_error import error_body, error_event
 from bus.hop.reply import StreamReply
-from bus.hop.sse import LONGEST_HELD_EVENT, EventTap, Usage, first_event, is_error_event, is_json, read_usage
+from bus.hop.sse import LONGEST_HELD_EVENT, EventTap, Usage, error_code, first_event, is_json, read_usage
 from workers.instance import Instance, Refused
 from workers.timeline import Request, Stage
 
@@ -49,6 +50,9 @@ REFUSALS: Final = frozenset({429, 500, 502, 503, 504})
 
 #: The same where the key that the engine was shown is ours: a wrong one is no fault of the client's.
 KEY_REFUSALS: Final = frozenset({401, 403})
+
+#: Of those the ones that an engine gives before it looks at a request: full, its model not loaded, a key that is none.
+_DECLINED: Final = frozenset({401, 403, 429, 503})
 
 #: Bytes of a body that make one token when no proxy has said how many there are.
 _BYTES_PER_TOKEN: Final = 4
@@ -203,10 +207,11 @@ class _Exchange:
         await stream.first_or_end(answer, limit_s)
         headers = reply_headers(answer, self._refusals)
         event = first_event(stream.held)
-        if event is not None and is_error_event(event):
-            headers.append((VERDICT, REFUSED))
-        elif event is not None:
+        status = error_code(event) if event is not None else None
+        if status is None and event is not None:
             self._instance.advance(self._entry, Stage.DECODE)
+        elif status is not None and (status in _DECLINED or status >= 500):  # else it is the client's own mistake
+            headers.append((VERDICT, verdict_on(status)))
         reply = await StreamReply.start(self._request, answer.status, headers)
         stream.flow_to(reply)
         try:
@@ -308,8 +313,17 @@ def reply_headers(answer: Answer, refusals: frozenset[int] = REFUSALS) -> RawRep
     """Headers of an engine's answer that go back, marked where its status is a refusal."""
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in forwardable(answer.headers)]
     if answer.status in refusals:
-        headers.append((VERDICT, REFUSED))
+        headers.append((VERDICT, verdict_on(answer.status)))
     return headers
+
+
+def verdict_on(code: int) -> str:
+    """What an engine's error says: that it declined the request before it looked at it, or that it broke on it.
+
+    >>> verdict_on(503), verdict_on(500)
+    ('refused', 'broke')
+    """
+    return REFUSED if code in _DECLINED else BROKE
 
 
 async def _relay_plain(
@@ -346,8 +360,10 @@ def _refuse(refusal: Refused) -> web.Response:
 
 def _engine_failed(fault: HopFailed) -> web.Response:
     """The engine gave no answer: 504 when it was too slow, else 502. Both may go elsewhere."""
-    status, code = (504, "engine_timeout") if isinstance(fault, AnswerTooSlow) else (502, "engine_unreachable")
-    if not isinstance(fault, (AnswerTooSlow, CannotConnect)):
-        code = "engine_broke_off"
+    status, code, verdict = 502, "engine_broke_off", BROKE
+    if isinstance(fault, AnswerTooSlow):
+        status, code = 504, "engine_timeout"
+    elif isinstance(fault, CannotConnect):
+        code, verdict = "engine_unreachable", REFUSED
     body = error_body(f"the engine did not answer: {fault}", kind="upstream_error", code=code)
-    return web.Response(status=status, body=body, content_type="application/json", headers={VERDICT: REFUSED})
+    return web.Response(status=status, body=body, content_type="application/json", headers={VERDICT: verdict})

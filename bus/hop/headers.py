@@ -11,9 +11,10 @@ Between proxy and worker:
   `priority` is high, normal (where absent) or low; `left` the milliseconds in which the request must have been started,
   counted by whoever receives it (absent: no limit), so that no clocks of two hosts are compared.
 - `x-forebay-secret` shows that a request comes from a proxy; it ends at the worker.
-- `x-forebay-verdict` on an answer: nothing of the request was done, it may be sent elsewhere. `refused`: the engine did
-  not take it, and the answer carries its own status and bytes, for the case that there is no elsewhere. `full` and
-  `draining`: the worker did not take it, which its record tells too and which says nothing against the engine.
+- `x-forebay-verdict` on an answer: there is no event of it yet, it may be sent elsewhere. `refused`: the engine
+  did not take it, or is not there. `broke`: it failed on it, perhaps because of it. Both carry the engine's own status
+  and bytes, where it sent any, for the case that there is no elsewhere. `full` and `draining`: the worker did not take
+  it, which its record tells too and which says nothing against the engine.
 
 From clients: `x-forebay-priority` and `x-forebay-timeout-ms`. To clients: `x-request-id` and `x-forebay-instance`. All
 other `x-forebay-*` of a client are dropped.
@@ -30,6 +31,7 @@ RESERVATION: Final = "x-forebay-reservation"
 SECRET: Final = "x-forebay-secret"  # noqa: S105 - the name of the header
 VERDICT: Final = "x-forebay-verdict"
 REFUSED: Final = "refused"
+BROKE: Final = "broke"
 FULL: Final = "full"
 DRAINING: Final = "draining"
 PRIORITY: Final = "x-forebay-priority"

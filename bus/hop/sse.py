@@ -170,16 +170,23 @@ def ends_with_error(data: bytes) -> bool:
     if b'"error"' not in data:
         return False
     events = [event for event in _events(data) if event_data(event) not in (b"", b"[DONE]")]
-    return bool(events) and is_error_event(events[-1]) and not _blames_client(events[-1])
+    code = error_code(events[-1]) if events else None
+    return code is not None and not 400 <= code < 500
 
 
-def _blames_client(event: bytes) -> bool:
-    """Whether the code of an error event is a status that says that the request was at fault."""
+def error_code(event: bytes) -> int | None:
+    """Status that an error event names, 500 where it names none; None for an event that is no error.
+
+    >>> error_code(b'data: {"error":{"code":503}}'), error_code(b'data: {"error":"no"}'), error_code(b"data: {}")
+    (503, 500, None)
+    """
+    if not is_error_event(event):
+        return None
     try:
         code = _decode_coded(event_data(event)).error.code
     except _UNREADABLE:
-        return False
-    return type(code) is int and 400 <= code < 500
+        return 500
+    return code if type(code) is int else 500
 
 
 def is_json(body: bytes) -> bool:

@@ -15,6 +15,7 @@ EVENT = b'data: {"choices":[{"index":0}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 ANSWER = b'{"choices":[],"usage":{"prompt_tokens":1}}'
 REFUSED = "x-forebay-verdict: refused\r\n"
+BROKE = "x-forebay-verdict: broke\r\n"
 
 
 def plain(body: bytes = ANSWER, **more: str):
@@ -229,6 +230,15 @@ async def test_refused_everywhere_the_engines_own_answer_passes(fleet):
     assert await caller.answer() == (429, b"full")
     assert caller.headers["retry-after"] == "7"
     assert "x-forebay-verdict" not in caller.headers
+    assert [len(worker.asked) for worker in fleet.workers.values()] == [1, 1, 1]
+
+
+async def test_a_request_on_which_engines_break_does_not_go_round_the_fleet(fleet):
+    """It may be what breaks them: after some tries its client is told, and the others live."""
+    for name in "abcde":
+        await fleet.worker(name, lambda peer, _: peer.answer(b"dead", status="500 No", more=BROKE))
+    await fleet.start(tries=2)
+    assert await (await fleet.ask()).answer() == (500, b"dead")
     assert sum(len(worker.asked) for worker in fleet.workers.values()) == 2
 
 

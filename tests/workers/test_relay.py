@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from bus.hop.headers import DRAINING, FULL, REFUSED, VERDICT
+from bus.hop.headers import BROKE, DRAINING, FULL, REFUSED, VERDICT
 from tests.hop.scripted import Asked, Peer, head_of, until
 from tests.workers.conftest import CHAT
 from workers.relay import HELD_ANSWER_BYTES
@@ -169,7 +169,7 @@ async def test_no_first_event_in_time_is_a_504_that_may_go_elsewhere(site, head)
     one = await site(respond, first_event_timeout_s=0.05, silence_timeout_s=0.05)
     caller = await one.ask()
     status, body = await caller.answer()
-    assert (status, caller.headers[VERDICT]) == (504, REFUSED)
+    assert (status, caller.headers[VERDICT]) == (504, BROKE)
     assert b'"code":"engine_timeout"' in body
     await one.comes_to_rest()
 
@@ -220,13 +220,27 @@ async def test_status_headers_and_body_of_a_plain_answer_pass(site, status):
     assert one.outcomes() == {"answered" if status.startswith("2") else "rejected": 1}
 
 
-@pytest.mark.parametrize("status", ["429 Too Many Requests", "500 Internal Server Error", "503 Service Unavailable"])
-async def test_a_refusal_of_the_engine_keeps_its_status_and_bytes_and_is_marked(site, status):
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [("429 Too Many Requests", REFUSED), ("500 Internal Server Error", BROKE), ("503 Service Unavailable", REFUSED)],
+)
+async def test_a_refusal_of_the_engine_keeps_its_status_and_bytes_and_is_marked(site, status, verdict):
     """For the case that there is no elsewhere; Retry-After of the engine included."""
     one = await site(plain(b"Internal Server Error", status=status, kind="text/plain", more="retry-after: 7\r\n"))
     caller = await one.ask(is_stream=False)
     assert await caller.answer() == (int(status[:3]), b"Internal Server Error")
-    assert (caller.headers[VERDICT], caller.headers["retry-after"]) == (REFUSED, "7")
+    assert (caller.headers[VERDICT], caller.headers["retry-after"]) == (verdict, "7")
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict"), [(503, REFUSED), (429, REFUSED), (500, BROKE), ("null", BROKE), (400, None)]
+)
+async def test_what_a_stream_begins_with_says_what_became_of_it(site, code, verdict):
+    """The status was sent before the engine decided; a mistake of the client's is no refusal."""
+    one = await site(plain(b'data: {"error":{"code":%b}}\n\n' % str(code).encode(), kind="text/event-stream"))
+    caller = await one.ask()
+    await caller.answer()
+    assert caller.headers.get(VERDICT) == verdict
 
 
 async def test_a_plain_answer_that_breaks_is_a_502_that_may_go_elsewhere(site):
@@ -240,7 +254,7 @@ async def test_a_plain_answer_that_breaks_is_a_502_that_may_go_elsewhere(site):
     one = await site(respond)
     caller = await one.ask(is_stream=False)
     status, body = await caller.answer()
-    assert (status, caller.headers[VERDICT]) == (502, REFUSED)
+    assert (status, caller.headers[VERDICT]) == (502, BROKE)
     assert b'"code":"engine_broke_off"' in body
     await one.comes_to_rest()
     assert one.outcomes() == {"failed": 1}
@@ -252,7 +266,7 @@ async def test_an_answer_that_is_not_the_json_it_is_said_to_be_is_a_502_that_may
     one = await site(plain(ANSWER[:20]))
     caller = await one.ask(is_stream=is_stream)
     status, body = await caller.answer()
-    assert (status, caller.headers[VERDICT]) == (502, REFUSED)
+    assert (status, caller.headers[VERDICT]) == (502, BROKE)
     assert b'"code":"engine_broke_off"' in body
     await one.comes_to_rest()
     assert one.outcomes() == {"failed": 1}
@@ -293,7 +307,7 @@ async def test_an_engine_that_floods_without_an_event_is_left_and_may_be_tried_e
     one = await site(respond)
     caller = await one.ask()
     status, body = await caller.answer()
-    assert (status, caller.headers[VERDICT]) == (502, REFUSED)
+    assert (status, caller.headers[VERDICT]) == (502, BROKE)
     assert b"no event in the first" in body
 
 
@@ -678,5 +692,5 @@ async def test_a_body_cut_in_the_middle_of_a_plain_answer_is_a_502(site):
     one = await site(cut)
     caller = await one.ask(is_stream=False)
     status, body = await caller.answer()
-    assert (status, caller.headers[VERDICT]) == (502, REFUSED)
+    assert (status, caller.headers[VERDICT]) == (502, BROKE)
     assert msgspec.json.decode(body)["error"]["code"] == "engine_broke_off"
