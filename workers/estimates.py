@@ -1,6 +1,7 @@
 """How long answers are and how often requests come: running estimates that forget slowly. No I/O, no clock."""
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 #: Weight of a new sample once the mean is settled: a memory of about 100 requests.
@@ -43,6 +44,34 @@ def remaining_output(expected: float, produced: float, cap: int | None) -> float
     if cap is not None:
         remaining = min(remaining, cap - produced)
     return max(remaining, 1.0)
+
+
+#: How much of the later of two expectations counts, see `expected_ends`.
+LATE_SHARE: Final = 0.5
+
+
+def expected_ends(lefts: Sequence[float]) -> list[float]:
+    """When the first, second, … of several answers is expected to end, each having its own expected time left.
+
+    The first to end does so sooner than the least of their expectations says: any of them may be it. If each may end
+    at any moment (a rate of 1 / left), k ends of m come after mean * (1/m + 1/(m-1) + … + 1/(m-k+1)), with the mean
+    that their rates give. That predicts best, and routes worse than the halfway between it and the k-th least
+    expectation, which this is: who waits for a slot keeps others waiting behind it, so caution pays.
+
+    >>> expected_ends([4.0])
+    [4.0]
+    >>> expected_ends([4.0, 4.0])
+    [3.0, 5.0]
+    """
+    if not lefts:
+        return []
+    ordered = sorted(max(left, 1e-9) for left in lefts)
+    mean = len(ordered) / sum(1 / left for left in ordered)
+    found, memoryless = [], 0.0
+    for place, left in enumerate(ordered):
+        memoryless += mean / (len(ordered) - place)
+        found.append(LATE_SHARE * left + (1 - LATE_SHARE) * memoryless)
+    return found
 
 
 class RateMeter:

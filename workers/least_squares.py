@@ -70,6 +70,15 @@ class LeastSquares:
         if found is not None:
             self.coefficients = [max(value, 0.0) for value in found]
 
+    def change_pace(self, factor: float, *, kept: float) -> None:
+        """All that was seen would give `factor` times as much now, and counts for `kept` of what it did."""
+        self.coefficients = [value * factor for value in self.coefficients]
+        size = range(len(self._pull))
+        for i in size:
+            self._matrix[i] = [m * kept / factor**2 for m in self._matrix[i]]
+            self._matrix[i][i] += (1 - kept / factor**2) * self._pull[i]
+            self._sums[i] = (self._sums[i] - self._pulled[i]) * kept / factor + self._pulled[i]
+
 
 def _solve(matrix: list[list[float]], sums: list[float]) -> list[float] | None:
     """Solve linear equations with a positive definite matrix; None where the amounts left nothing to solve."""

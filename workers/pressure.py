@@ -20,9 +20,15 @@ def make_record(
     token_rates: TokenRates,
     now: float,
 ) -> PressureRecord:
-    """Pressure of an instance at `now`. Durations are rounded up: what is not over never reads zero."""
+    """Pressure of an instance at `now`. Durations are rounded up: what is not over never reads zero.
+
+    Speeds that are still a prior's guess are unknown, not published: a peer's stand in for them (proxy/ladder.py).
+    """
     plan = timeline.plan(now)
     calibration = timeline.calibration
+    running = max(timeline.on_engine, 1)
+    knows_prefill = len(timeline) > 0 or calibration.is_prefill_known
+    knows_decode = len(timeline) > 0 or calibration.is_decode_known
     return PressureRecord(
         epoch=epoch,
         sequence=sequence,
@@ -45,12 +51,12 @@ def make_record(
         engine_running=engine.running,
         engine_waiting=engine.waiting,
         kv_capacity_tokens=engine.kv_capacity_tokens,
-        prefill_tokens_per_s=round(calibration.prefill_tokens_per_s),
-        prefill_fixed_ms=calibration.prefill_fixed_s * 1000,
-        decode_step_ms=calibration.decode_step_s(max(timeline.on_engine, 1)) * 1000,
-        decode_slope_ms=calibration.decode_slope_s * 1000,
+        prefill_tokens_per_s=round(calibration.prefill_tokens_per_s) if knows_prefill else None,
+        prefill_fixed_ms=calibration.prefill_fixed_s * 1000 if knows_prefill else None,
+        decode_step_ms=calibration.decode_step_s(running) * 1000 if knows_decode else None,
+        decode_slope_ms=calibration.decode_slope_s * 1000 if knows_decode else None,
         qps_1m=rate.per_s(now),
-        mean_output_tokens=round(timeline.output_tokens.value),
+        mean_output_tokens=round(timeline.output_tokens.value) if knows_decode else None,
         tokens_per_kb_letters=round(token_rates.letters * 1000),
         tokens_per_kb_symbols=round(token_rates.symbols * 1000),
         tokens_per_kb_wide=round(token_rates.wide * 1000),

@@ -14,7 +14,8 @@ from typing import Final
 import msgspec
 
 from workers.calibration import Calibration
-from workers.estimates import RunningMean, remaining_output
+from workers.decode_samples import DecodeSamples, Mark
+from workers.estimates import RunningMean, expected_ends, remaining_output
 from workers.prefill_samples import Piece, PrefillSamples
 
 #: What is overdue is expected to take this share of the longer of its plan and its time so far: never zero, and the
@@ -56,9 +57,8 @@ class Request(msgspec.Struct):
     predicted_ttft_s: float
     """Seconds from acceptance to the first token, as predicted at acceptance."""
     dispatched_s: float = 0.0
-    first_token_s: float = 0.0
-    decoding_at_first_token: float = 0.0
-    """Value of the timeline's decode integral when this request began to decode."""
+    decode: Mark | None = None
+    """The begin of its decode; None before its first token."""
     prefill_begun_s: float = 0.0
     """When it had the prefill server for itself, once that is known."""
     piece: Piece | None = None
@@ -106,9 +106,8 @@ class Timeline:
         self._counts = [0] * len(Stage)
         self._line: dict[str, Request] = {}  # PREFILL stage, in the order of dispatch
         self._head_since_s = 0.0  # since when the first of the line has had the prefill server for itself
-        self._samples = PrefillSamples(calibration.learn_prefill)
-        self._decode_integral = 0.0  # of the number of decoding requests over time
-        self._integral_at_s = 0.0
+        self._prefills = PrefillSamples(calibration.learn_prefill)
+        self._decodes = DecodeSamples(calibration)
 
     # -- what is there
 
@@ -140,7 +139,7 @@ class Timeline:
         """Take a request into the timeline and predict its time to first token. Raises KeyError for a known id."""
         if request_id in self._requests:
             raise KeyError(request_id)
-        self._integrate(now)
+        self._elapse(now)
         ttft_s = self.plan(now).wait_s + self.calibration.prefill_s(work.prompt_tokens)
         request = Request(request_id, work, Stage.PREPARE_QUEUE, now, ttft_s)
         self._requests[request_id] = request
@@ -154,7 +153,7 @@ class Timeline:
         self._assume_first_tokens(now)
         if stage <= request.stage:
             return
-        self._integrate(now)
+        self._elapse(now)
         if request.stage is Stage.PREFILL:
             self._leave_line(request, now, got_first_token=stage is Stage.DECODE)
         self._counts[request.stage] -= 1
@@ -166,7 +165,7 @@ class Timeline:
                 self._head_since_s = now
             self._line[request.id] = request
         elif stage is Stage.DECODE:
-            self._begin_decode(request, now)
+            request.decode = self._decodes.begin(now)
 
     def finish(
         self,
@@ -185,11 +184,11 @@ class Timeline:
         if self._requests.get(request.id) is not request:  # gone, and its id may belong to another by now
             return False
         self._assume_first_tokens(now)
-        self._integrate(now)
+        self._elapse(now)
         del self._requests[request.id]
         tokens = request.work.prompt_tokens if prefilled_tokens is None else prefilled_tokens
         if request.piece is not None:
-            self._samples.settle(request.piece, tokens)
+            self._prefills.settle(request.piece, tokens)
         if is_success:
             self._learn_from_end(request, now, output_tokens, tokens)
         if request.stage is Stage.PREFILL:
@@ -203,12 +202,12 @@ class Timeline:
         """Play forward everything accepted, from `now`."""
         self._assume_first_tokens(now)
         expected, calibration = self.output_tokens.value, self.calibration
-        step_s = calibration.decode_step_s(min(max(len(self._requests), 1), self.slots))
+        step_s = calibration.interrupted_step_s(min(max(len(self._requests), 1), self.slots))
         ends: list[float] = []
         decode_s = prefill_s = 0.0
         for request in self._requests.values():
-            if request.stage is Stage.DECODE:
-                produced = (now - request.first_token_s) / step_s
+            if request.decode is not None:
+                produced = (now - request.decode.at_s) / step_s
                 left_s = remaining_output(expected, produced, request.work.output_cap) * step_s
                 ends.append(now + left_s)
                 decode_s += left_s
@@ -226,6 +225,7 @@ class Timeline:
             answer_s = self._answer_s(request.work, step_s)
             decode_s += answer_s
             ends.append(free_s + answer_s)
+        ends = [now + left_s for left_s in expected_ends([end - now for end in ends])]
         heapq.heapify(ends)
         for request in self._requests.values():
             if request.stage < Stage.PREFILL:
@@ -266,15 +266,11 @@ class Timeline:
             head.prefill_begun_s = self._head_since_s
             del self._line[head.id]
             self._head_since_s = done_s
-            self._integrate(done_s)
+            self._elapse(done_s)
             self._counts[Stage.PREFILL] -= 1
             self._counts[Stage.DECODE] += 1
             head.stage = Stage.DECODE
-            self._begin_decode(head, done_s)
-
-    def _begin_decode(self, request: Request, now: float) -> None:
-        request.first_token_s = now
-        request.decoding_at_first_token = self._decode_integral
+            head.decode = self._decodes.begin(done_s)
 
     # -- learning
 
@@ -283,10 +279,12 @@ class Timeline:
         was_head = next(iter(self._line.values())) is request
         del self._line[request.id]
         if got_first_token:
-            request.piece = self._samples.first_token(
-                dispatched_s=request.dispatched_s, alone_since_s=self._head_since_s, now=now
+            request.piece = self._prefills.first_token(
+                dispatched_s=request.dispatched_s, alone_since_s=self._head_since_s, now=now, is_head=was_head
             )
-        if got_first_token or was_head:
+        elif was_head:
+            self._prefills.head_left()
+        if was_head:
             self._head_since_s = now
 
     def _learn_from_end(self, request: Request, now: float, output_tokens: int | None, prefilled_tokens: int) -> None:
@@ -295,20 +293,15 @@ class Timeline:
         if not request.work.is_stream:
             if request.stage >= Stage.PREFILL and output_tokens is not None:
                 self._learn_from_plain_answer(request, now, output_tokens, prefilled_tokens)
-        elif request.stage is Stage.DECODE and output_tokens is not None and output_tokens > 1:
-            seconds = now - request.first_token_s
-            if seconds > 0:
-                running = (self._decode_integral - request.decoding_at_first_token) / seconds
-                self.calibration.learn_decode_step(running, seconds / (output_tokens - 1))
+        elif request.decode is not None and output_tokens is not None:
+            self._decodes.end(request.decode, now, output_tokens)
 
     def _learn_from_plain_answer(self, request: Request, now: float, output_tokens: int, prefilled_tokens: int) -> None:
         begun_s = request.prefill_begun_s or max(request.dispatched_s, self._head_since_s)
         self.calibration.learn_whole_answer(prefilled_tokens, output_tokens, max(self.on_engine, 1), now - begun_s)
 
-    def _integrate(self, now: float) -> None:
-        if now > self._integral_at_s:
-            self._decode_integral += self._counts[Stage.DECODE] * (now - self._integral_at_s)
-            self._integral_at_s = now
+    def _elapse(self, now: float) -> None:
+        self._decodes.elapse(now, decoding=self._counts[Stage.DECODE], is_prefilling=bool(self._line))
 
 
 def _remaining(whole_s: float, elapsed_s: float) -> float:

@@ -6,12 +6,18 @@ The three are learned together, since none of the parts is seen by itself. Decod
 that prefill shows only over many answers: the memory is longer than that of what is seen directly.
 """
 
+import math
 from typing import Final
 
 from workers.least_squares import LeastSquares
+from workers.linear_fit import KEPT_OF_ANOTHER_PACE, Surprises
 
 #: Weight left to an answer after each newer one: a memory of about 200.
 FORGETTING: Final = 0.995
+
+#: An answer that takes more than twice as long as predicted, or less than half, is a surprise; several in a row on one
+#: side are another pace.
+SURPRISE: Final = math.log(2)
 
 
 class WholeAnswers:
@@ -29,6 +35,7 @@ class WholeAnswers:
         self._fit = LeastSquares(
             (prompt_token_s, step_s, 0.0), forgetting=FORGETTING, scales=(prompt_token_s, step_s, step_s / 10)
         )
+        self._surprises = Surprises()
 
     @property
     def prompt_token_s(self) -> float:
@@ -41,4 +48,14 @@ class WholeAnswers:
 
     def learn(self, prompt_tokens: float, output_tokens: float, running: float, seconds: float) -> None:
         """An answer took `seconds`, waiting not included; what is no amount or no time is ignored."""
-        self._fit.learn((prompt_tokens, output_tokens, output_tokens * running), seconds)
+        row = (prompt_tokens, output_tokens, output_tokens * running)
+        if (
+            seconds > 0
+            and (predicted_s := self._fit.at(row)) > 0
+            and math.isfinite(seconds)
+            and math.isfinite(predicted_s)
+        ):
+            change = self._surprises.lasting(math.log(seconds / predicted_s), limit=SURPRISE)
+            if change is not None:
+                self._fit.change_pace(math.exp(change), kept=KEPT_OF_ANOTHER_PACE)
+        self._fit.learn(row, seconds)

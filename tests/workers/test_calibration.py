@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.calibration import CLIP_DEVIATIONS, LEAST_DEVIATION, Calibration, LinearFit
+from workers.calibration import Calibration
+from workers.linear_fit import CLIP_DEVIATIONS, LEAST_DEVIATION, LinearFit
 
 #: A real engine of these tests: 20 ms and 0.25 ms a prompt token; a step of 8 ms and 0.5 ms a running request.
 FIXED_S, PER_TOKEN_S = 0.020, 0.000_25
@@ -57,14 +58,59 @@ def test_priors_wrong_by_a_factor_of_three_are_unlearned(factor, seed):
 
 
 @pytest.mark.parametrize("slow", [3.0, 1 / 3])
-def test_a_lasting_change_is_followed(slow):
-    """An engine that becomes three times as slow, or as fast, is known again after 200 requests."""
-    rng = random.Random(7)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_lasting_change_is_followed_within_some_tens_of_requests(slow, seed):
+    """An engine that becomes three times as slow, or as fast, is known again after 20 requests."""
+    rng = random.Random(seed)
     calibration = settled(rng)
-    teach(calibration, 200, rng, slow=slow)
+    teach(calibration, 20, rng, slow=slow)
     for tokens in (100, 1024, 3900):
         assert calibration.prefill_s(tokens) == pytest.approx(slow * prefill_s(tokens), rel=0.15)
     assert calibration.decode_step_s(8) == pytest.approx(slow * step_s(8), rel=0.15)
+
+
+@pytest.mark.parametrize("factor", [1000.0, 1 / 1000])
+def test_a_few_outliers_in_a_row_are_no_lasting_change(factor):
+    """Four samples in a row a thousand times off move the line by less than a tenth; a good one between resets it."""
+    rng = random.Random(7)
+    calibration = settled(rng)
+    for _ in range(3):
+        for _ in range(4):
+            calibration.learn_prefill(1024, factor * prefill_s(1024))
+        assert calibration.prefill_s(1024) == pytest.approx(prefill_s(1024), rel=0.10)
+        teach(calibration, 50, rng)
+
+
+@pytest.mark.parametrize("slow", [3.0, 1 / 3])
+def test_a_lasting_change_is_followed_from_plain_answers_too(slow):
+    """Where only ends of answers are seen, 40 of them after 300 at another pace are enough for 20 %."""
+    rng = random.Random(2)
+    calibration = Calibration(prefill_tokens_per_s=TOKENS_PER_S, decode_step_s=STEP_S)
+    for number in range(340):
+        tokens, output, running = rng.randint(50, 3000), rng.randint(10, 400), rng.randint(1, 12)
+        seconds = tokens * PER_TOKEN_S + output * step_s(running)
+        pace = slow if number >= 300 else 1.0
+        calibration.learn_whole_answer(tokens, output, running, pace * seconds * rng.uniform(0.8, 1.2))
+    assert calibration.prefill_s(1024) == pytest.approx(slow * 1024 * PER_TOKEN_S, rel=0.20)
+    assert calibration.decode_step_s(8) == pytest.approx(slow * step_s(8), rel=0.20)
+
+
+def test_batches_of_one_size_leave_the_slope_at_its_prior_share():
+    """An engine that was only ever seen with one request running: a step is known, a further request adds some 2 %."""
+    calibration = Calibration(prefill_tokens_per_s=TOKENS_PER_S, decode_step_s=3 * STEP_S)
+    for _ in range(100):
+        calibration.learn_decode_step(1, STEP_S)
+    assert calibration.decode_step_s(1) == pytest.approx(STEP_S, rel=0.02)
+    assert calibration.decode_slope_s == pytest.approx(0.02 * STEP_S, rel=0.5)
+
+
+def test_what_prefills_take_of_decodes_is_learned_apart():
+    """Prefills take a third of each decode: the step stays what it is, and an interrupted one is half as long again."""
+    calibration = settled(random.Random(6))
+    for _ in range(300):
+        calibration.learn_interruptions(2.0, 3.0)
+    assert calibration.decode_step_s(8) == pytest.approx(step_s(8), rel=0.10)
+    assert calibration.interrupted_step_s(8) == pytest.approx(1.5 * calibration.decode_step_s(8), rel=0.02)
 
 
 @pytest.mark.parametrize("factor", [1000.0, 1 / 1000])

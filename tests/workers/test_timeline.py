@@ -78,15 +78,18 @@ def test_three_requests_in_two_slots_to_the_last_digit():
     third = timeline.accept("c", Work(500), 0.0)
     assert first.predicted_ttft_s == pytest.approx(0.2)
     assert second.predicted_ttft_s == pytest.approx(0.2 + 0.3)
-    assert third.predicted_ttft_s == pytest.approx(1.2 + 0.5)  # a ends at 0.2 + 1.0
+    # expected ends: a 1.2, b 1.5, their mean by rates 2 / (1/1.2 + 1/1.5) = 4/3; so the first of the two ends halfway
+    # between 1.2 and 4/3 / 2, the second halfway between 1.5 and 4/3 * (1/2 + 1)
+    first_end_s, second_end_s = (1.2 + 2 / 3) / 2, (1.5 + 2) / 2
+    assert third.predicted_ttft_s == pytest.approx(first_end_s + 0.5)
 
-    plan = timeline.plan(0.0)  # ends: a 1.2, b 1.5, c 1.7 + 1.0
-    assert plan.next_slot_ready_s == pytest.approx(1.5)
-    assert plan.prefill_free_s == pytest.approx(1.7)
+    plan = timeline.plan(0.0)
+    assert plan.next_slot_ready_s == pytest.approx(second_end_s)
+    assert plan.prefill_free_s == pytest.approx(first_end_s + 0.5)
     assert plan.prefill_backlog_s == pytest.approx(0.2 + 0.3 + 0.5)
     assert plan.decode_backlog_s == pytest.approx(3 * 1.0 / 2)
-    assert plan.wait_s == pytest.approx(1.7)
-    assert plan.total_backlog_s == pytest.approx(1.5)
+    assert plan.wait_s == pytest.approx(second_end_s)
+    assert plan.total_backlog_s == pytest.approx(second_end_s)
     assert plan.queued_tokens == 1000
     assert not plan.has_free_slot
 
@@ -99,7 +102,7 @@ def test_a_first_token_corrects_the_plan():
     timeline.advance(first, Stage.DECODE, 0.4)
     plan = timeline.plan(0.4)
     assert plan.prefill_free_s == pytest.approx(0.3)
-    assert plan.next_slot_ready_s == pytest.approx(1.0)
+    assert plan.next_slot_ready_s == pytest.approx((1.0 + 1 / (1 / 1.0 + 1 / 1.3)) / 2)  # a 1.0, b 0.3 + 1.0 from then
     assert plan.queued_tokens == 300
 
 
@@ -125,7 +128,7 @@ def test_with_a_free_slot_the_backlog_is_the_prefill_line():
 
 
 def test_with_all_slots_busy_the_backlog_is_the_wait_for_a_slot():
-    """Both decode: no prefill is left, and the backlog is what the shorter answer still takes."""
+    """Both decode: no prefill is left, and the backlog is the time until one of them ends."""
     timeline = known_speeds()
     first = on_engine(timeline, "a", Work(100, output_cap=20), 0.0)
     second = on_engine(timeline, "b", Work(100, output_cap=50), 0.0)
@@ -133,7 +136,8 @@ def test_with_all_slots_busy_the_backlog_is_the_wait_for_a_slot():
     timeline.advance(second, Stage.DECODE, 0.2)
     plan = timeline.plan(0.2)
     assert plan.prefill_free_s == 0
-    assert plan.total_backlog_s == pytest.approx((20 - 10) * 0.010)  # a has had 100 ms: 10 of its 20 tokens
+    # a has had 100 ms, 10 of its 20 tokens, and has 0.1 s left; b has 0.5 s
+    assert plan.total_backlog_s == pytest.approx((0.1 + 1 / (1 / 0.1 + 1 / 0.5)) / 2)
 
 
 def test_an_embedding_has_no_decode():
@@ -146,13 +150,13 @@ def test_an_embedding_has_no_decode():
 
 
 def test_foreign_requests_hold_slots():
-    """The engine runs two requests that are not ours: no slot is free until a mean answer's time has passed."""
+    """The engine runs two requests that are not ours: no slot is free until one of two mean answers ends."""
     timeline = known_speeds()
     timeline.foreign = 2
     plan = timeline.plan(0.0)
     assert not plan.has_free_slot
-    assert plan.next_slot_ready_s == pytest.approx(1.0)
-    assert plan.total_backlog_s == pytest.approx(1.0)
+    assert plan.next_slot_ready_s == pytest.approx((1.0 + 1.0 / 2) / 2)
+    assert plan.total_backlog_s == plan.next_slot_ready_s
 
 
 def test_an_overfull_engine_lets_a_waiting_request_in_only_when_enough_have_ended():
@@ -163,7 +167,8 @@ def test_an_overfull_engine_lets_a_waiting_request_in_only_when_enough_have_ende
     timeline.foreign = 2  # end 1.0 s from then
     timeline.accept("b", Work(300), 0.1)
     plan = timeline.plan(0.1)
-    assert plan.prefill_free_s == pytest.approx(1.0 + 0.3)
+    mean_s = 3 / (1 / 0.2 + 1 / 1.0 + 1 / 1.0)
+    assert plan.prefill_free_s == pytest.approx((1.0 + mean_s * (1 / 3 + 1 / 2)) / 2 + 0.3)
 
 
 # -- overdue
