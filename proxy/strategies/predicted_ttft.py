@@ -8,11 +8,12 @@ own prefill  fixed + tokens * seconds a token, as the worker has learned them
 KV barrier   kv_pressure_weight * k / (1 - k), k with what is in transit counted in
 own decode   expected output (the learned mean, at most the request's limit) * step time with this request added
 others       own prefill (of at most 2 048 tokens) * (requests there + 2 * those of them without a first token)
+             + requests there * expected output / 2 * what one more sequence adds to a step
 
 The last is the delay it brings to others. Those that decode wait for this prefill once; of a long prompt only a part
 counts, or it would always go where few are and slow, and its own first token come last of all. Those without a first
-token lose it where it counts: an engine fills the step in which a long prompt ends with the prompt behind it. What one
-more sequence adds to a step is left out: it is learned from decodes that prefills interrupt, and so holds them already.
+token lose it where it counts: an engine fills the step in which a long prompt ends with the prompt behind it. Then each
+step that it shares with another is longer: of two answers that may end at any moment, half of the mean.
 
 The first three are the predicted time to first token. With the two weights at 0 the choice minimises this request's
 own TTFT; the larger they are, the more it gives to finishing early and to sparing the others.
@@ -42,6 +43,9 @@ _SIGNALS: Final = (
 
 #: A delay of a request without a first token counts so many times more.
 FIRST_TOKEN_FACTOR: Final = 2
+
+#: Share of an answer's steps that it has in common with another one that is there.
+SHARED_STEPS: Final = 0.5
 
 #: Prompt tokens beyond this add nothing to the delay of others. Simulated (tests/routing, load 0.75, unequal engines):
 #: p99 TTFT falls from 1.02 to 0.96 of an all-knowing router's, mean E2E from 0.952 to 0.945.
@@ -111,6 +115,7 @@ class PredictedTTFT:
         prefill_s = fixed_s + request.prompt_tokens * token_s
         delay_s = fixed_s + min(request.prompt_tokens, LONG_PROMPT_TOKENS) * token_s
         output = mean_output if request.output_cap is None else min(mean_output, request.output_cap)
+        shared_s = SHARED_STEPS * output * step_slope_s
         k = kv_usage + tokens / kv_capacity if kv_capacity else kv_usage
         barrier_slope = kv_barrier_slope_s(k, weight_s=settings.kv_pressure_weight, clamp=settings.kv_clamp)
         terms = (
@@ -119,12 +124,13 @@ class PredictedTTFT:
             prefill_s,
             kv_barrier_s(k, weight_s=settings.kv_pressure_weight, clamp=settings.kv_clamp),
             output * (step_ms / 1000 + (1 + requests) * step_slope_s),
-            (inflight + requests + FIRST_TOKEN_FACTOR * (pending + requests)) * delay_s,
+            (inflight + requests + FIRST_TOKEN_FACTOR * (pending + requests)) * delay_s
+            + (inflight + requests) * shared_s,
         )
         slopes = Slopes(
             per_token=token_s + (barrier_slope / kv_capacity if kv_capacity else 0.0),
             per_request=fixed_s
             + settings.decode_weight * output * step_slope_s
-            + settings.externality_weight * (1 + FIRST_TOKEN_FACTOR) * delay_s,
+            + settings.externality_weight * ((1 + FIRST_TOKEN_FACTOR) * delay_s + shared_s),
         )
         return terms, slopes

@@ -43,7 +43,8 @@ K = 0.4 + 512 / 51_200  # 0.41
 
 EXAMPLES = {
     # 0.5 waits; 512 tokens and one fixed part in transit; own prefill; the barrier; 5 % of 100 steps of 20 ms and twice
-    # 0.5 ms; 20 % of the prefill for each of four requests, and twice more for the two without a first token
+    # 0.5 ms; 20 % of the prefill for each of four requests, twice more for the two without a first token, and of
+    # 50 steps that last 0.5 ms more for each of the four
     "predicted_ttft": (
         PredictedTTFT(CostSettings()),
         {
@@ -52,9 +53,9 @@ EXAMPLES = {
             "prefill_s": (PREFILL_S, 1.0),
             "kv_barrier_s": (0.15 * K / (1 - K), 1.0),
             "decode_s": (2.1, 0.05),
-            "others_s": (8 * PREFILL_S, 0.2),
+            "others_s": (8 * PREFILL_S + 4 * 50 * 0.0005, 0.2),
         },
-        0.5 + 0.1074 + 0.200234375 + 0.15 * K / (1 - K) + 0.05 * 2.1 + 0.2 * 1.601875,
+        0.5 + 0.1074 + 0.200234375 + 0.15 * K / (1 - K) + 0.05 * 2.1 + 0.2 * 1.701875,
     ),
     # (6000 + 512) tokens at 5000 a second, and 0.15 * 0.4 / 0.6
     "expected_wait": (

@@ -4,12 +4,17 @@ from functools import cache
 
 import pytest
 
+from bus.registration import Registration
 from deploy.engine.batching import Batcher, EngineModel
+from tests.routing import simulation
 from tests.routing.cells import Cell, play_cells
 from tests.routing.engine import JumpingEngine
 from tests.routing.figures import Figures
 from tests.routing.load import Arrival, arrivals, fleet_speeds
+from tests.routing.loop import Loop
 from tests.routing.simulation import play
+from tests.routing.site import Site, Worker
+from tests.routing.store import Store
 
 #: A fifth of the trace each.
 SEEDS, LIMIT = 5, 3873
@@ -60,6 +65,32 @@ def test_ahead_of_counting_what_is_in_flight(engines, share):
     """p99 TTFT of four replicas at most 0.7 × (unequal engines: half) that of fewest in flight by own counts."""
     ours, theirs = played()["predicted_ttft", engines, 4], played()["fewest-own", engines, 4]
     assert ours.ttft_p99_s <= share * theirs.ttft_p99_s
+
+
+class WarmFirst(Worker):
+    """A worker as the simulation has it, but that of the first engine knows it from the start."""
+
+    def __init__(self, loop: Loop, site: Site, store: Store, registration: Registration) -> None:
+        super().__init__(loop, site, store, registration)
+        if site.index == 0:
+            model, timeline = site.engine.model, self.timeline
+            for number in range(200):
+                tokens, running = 50 + 17 * number % 3000, 1 + number % 16
+                timeline.calibration.learn_prefill(tokens, model.step_s(prefill_tokens=tokens, decoding=0))
+                timeline.calibration.learn_decode_step(running, model.step_s(prefill_tokens=0, decoding=running))
+                timeline.output_tokens.learn(200)
+            self._publish()
+
+
+@pytest.mark.parametrize("load", [0.1, 0.2, 0.4])
+def test_a_cold_instance_is_tried_though_its_twin_has_learned_to_be_faster_than_the_prior(load, monkeypatch):
+    """Of the first 50 requests at low load it gets at least a fifth (three seeds); by its prior it got next to none."""
+    monkeypatch.setattr(simulation, "Worker", WarmFirst)
+    speeds, to_the_cold = (1.0, 1.0), 0
+    for seed in range(3):
+        coming = arrivals("conv", seed=seed, limit=50, load=load, speeds=speeds, replicas=2, steady=0)
+        to_the_cold += sum(job.site for job in play(coming, speeds, "predicted_ttft", replicas=2, seed=seed).jobs)
+    assert to_the_cold >= 0.2 * 150
 
 
 def served_by_the_batcher(coming: list[Arrival], model: EngineModel) -> dict[int, tuple[float, float]]:
