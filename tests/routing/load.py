@@ -55,13 +55,16 @@ def rows(trace: str) -> tuple[tuple[float, int, int], ...]:
 
 
 def window(trace: str, *, seed: int, limit: int) -> list[tuple[float, int, int]]:
-    """The rows of one seed: the trace from `seed * limit` on, around its end, so that seeds show all its parts."""
+    """The rows of one seed: the trace from `seed * limit` on, and again from its begin where it ends."""
     whole = rows(trace)
-    limit = min(limit or len(whole), len(whole))
-    begin = seed * limit % len(whole)
+    limit = limit or len(whole)
     span_s = whole[-1][0] * (1 + 1 / len(whole))
-    turned = whole[begin:] + tuple((at_s + span_s, *tokens) for at_s, *tokens in whole[:begin])
-    return [(at_s - turned[0][0], prompt, output) for at_s, prompt, output in turned[:limit]]
+    found = []
+    for place in range(seed * limit, (seed + 1) * limit):
+        round_, row = divmod(place, len(whole))
+        at_s, prompt, output = whole[row]
+        found.append((round_ * span_s + at_s, prompt, output))
+    return [(at_s - found[0][0], prompt, output) for at_s, prompt, output in found]
 
 
 def capacity_per_s(work: list[tuple[float, int, int]], model: EngineModel) -> float:

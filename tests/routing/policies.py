@@ -13,10 +13,17 @@ MODES: Final = {
     "own-reservations": Mode(strategy="predicted_ttft", sharing="own"),
     "snapshots-100ms": Mode(strategy="predicted_ttft", snapshot_s=0.1),
     "snapshots-1s": Mode(strategy="predicted_ttft", snapshot_s=1.0),
+    "whole-pool": Mode(strategy="predicted_ttft", sample=1_000_000),
+    "sample-64": Mode(strategy="predicted_ttft", sample=64),
+    "sample-32": Mode(strategy="predicted_ttft", sample=32),
+    "sample-16": Mode(strategy="predicted_ttft", sample=16),
     "rough-tokens": Mode(strategy="predicted_ttft", token_noise=0.2),
 }
 
 #: What they are compared with; `tests.routing.rivals`.
 RIVALS: Final = ("round_robin", "fewest-own", "fewest-all-seeing", "all-knowing")
+
+#: What a choice reads of a large pool; `tests.routing.sampling`.
+SAMPLES: Final = ("whole-pool", "sample-64", "sample-32", "sample-16")
 
 POLICIES: Final = (*RIVALS, *MODES)

@@ -3,12 +3,13 @@
 Each holds what proxy/selection.py holds of a replica: a strategy, a rotation, a source of chance.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, Literal
 
 import msgspec
 
+from bus.reader import SAMPLE
 from proxy.candidates import Candidate, Choice, RequestWork
 from proxy.config import ProxyConfig
 from proxy.rotation import Rotation
@@ -35,6 +36,8 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_s: float = 0.0
     """Age up to which a view is used again; 0: read for each choice."""
     config: ProxyConfig = ProxyConfig()
+    sample: int = SAMPLE
+    """Largest pool that is read as a whole; of a larger one each reading draws so many instances."""
     token_noise: float = 0.0
     """Deviation of the natural logarithm of the estimated prompt length."""
 
@@ -73,7 +76,7 @@ class Replicas:
         owner = job.replica if mode.sharing == "own" else 0
         snapshot = self._snapshots[job.replica]
         if snapshot is None or now - snapshot.read_s >= mode.snapshot_s:
-            snapshot = self._snapshots[job.replica] = self._store.read(owner)
+            snapshot = self._snapshots[job.replica] = self._store.read(owner, self._drawn())
         pressures = self._store.pressures(snapshot, now, with_in_transit=mode.sharing != "none")
         candidates = [Candidate(pressure.instance, pressure, 0) for pressure in pressures]
         tokens = job.prompt_tokens
@@ -92,4 +95,11 @@ class Replicas:
 
     def _chosen(self, job: Job, choice: Choice, reservation: Reservation | None) -> None:
         self._rotations[job.replica].note(choice.instance)
-        self._loop.at(self._loop.now + DELIVERY_DELAY_S, self._deliver, job, choice.index, reservation)
+        self._loop.at(
+            self._loop.now + DELIVERY_DELAY_S, self._deliver, job, self._store.place(choice.instance), reservation
+        )
+
+    def _drawn(self) -> Sequence[int]:
+        """Instances that a reading asks for, as bus/reader.py draws them."""
+        whole, sample = range(len(self._store.names)), self._mode.sample
+        return self._rng.sample(whole, sample) if len(whole) > sample else whole

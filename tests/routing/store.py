@@ -26,6 +26,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     """The pool as one reading found it."""
 
     read_s: float
+    places: Sequence[int]
+    """Numbers of the instances that were asked for; the rest runs parallel."""
     records: Sequence[PressureRecord]
     published_s: Sequence[float]
     in_transit: Sequence[InTransit]
@@ -50,9 +52,20 @@ class Store:
         for reservation in settled:
             self._add(reservation.owner, instance, -reservation.tokens, -1)
 
-    def read(self, owner: int) -> Snapshot:
-        """Everything as it is now."""
-        return Snapshot(self._loop.now, self._records.copy(), self._published_s.copy(), self._in_transit[owner].copy())
+    def read(self, owner: int, places: Sequence[int]) -> Snapshot:
+        """What is known of the instances of these numbers as it is now."""
+        records, published_s, in_transit = self._records, self._published_s, self._in_transit[owner]
+        return Snapshot(
+            self._loop.now,
+            places,
+            [records[place] for place in places],
+            [published_s[place] for place in places],
+            [in_transit[place] for place in places],
+        )
+
+    def place(self, instance: str) -> int:
+        """Number of an instance."""
+        return self._places[instance]
 
     def reserve(self, owner: int, offers: Sequence[Offer], tokens: int) -> tuple[Reserved, Reservation]:
         """Choose the best of the offers with the sums of now, and reserve there."""
@@ -66,8 +79,8 @@ class Store:
         """What a replica makes of a snapshot at `now`."""
         return [
             Pressure(
-                name,
-                registration,
+                self.names[place],
+                self._registrations[place],
                 record,
                 max(0.0, now - published_s) * 1000,
                 None,
@@ -75,13 +88,8 @@ class Store:
                 sums.tokens if with_in_transit else 0,
                 sums.requests if with_in_transit else 0,
             )
-            for name, registration, record, published_s, sums in zip(
-                self.names,
-                self._registrations,
-                snapshot.records,
-                snapshot.published_s,
-                snapshot.in_transit,
-                strict=True,
+            for place, record, published_s, sums in zip(
+                snapshot.places, snapshot.records, snapshot.published_s, snapshot.in_transit, strict=True
             )
         ]
 
