@@ -15,7 +15,7 @@ STEP_SHAPE: Final = Shape(slope_share=0.02, deviation=0.03)
 
 #: Samples from which on a speed is known. Until then it is the prior's, which would shut a new instance out, or draw
 #: everything to it, as its guess happens to be above or below what others have learned.
-KNOWN_SAMPLES: Final = 5
+KNOWN_SAMPLES: Final = 2
 
 #: Weight left to a decode after each newer one, where the share that prefills take is learned; and its least rest.
 SHARE_FORGETTING: Final = 0.98
