@@ -67,8 +67,10 @@ soak: $(READY)
 bench: $(READY)
 	$(BIN)/python -m tests.bench
 
+SIMULATED ?= 100 300
 simulate: $(READY)
 	$(BIN)/python -m tests.routing.simulate
+	$(BIN)/python -m tests.routing.sampling --instances $(SIMULATED)
 
 CELLS ?= quick
 bench-routing: $(READY)
