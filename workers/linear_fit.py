@@ -29,6 +29,12 @@ LASTING_SAMPLES: Final = 5
 #: Weight left to everything older once the pace has changed: what was seen says only what shape the line has.
 KEPT_OF_ANOTHER_PACE: Final = 0.2
 
+#: A pace changes at most by this factor at a time.
+LARGEST_CHANGE: Final = 1000.0
+
+#: No time is shorter; s.
+SHORTEST: Final = 1e-9
+
 #: No amount and no time of a request is larger; beyond it squares leave the range of floats.
 LARGEST: Final = 1e12
 
@@ -59,7 +65,8 @@ class Surprises:
             self._run.append(surprise)
         if len(self._run) < LASTING_SAMPLES:
             return None
-        typical = median(self._run)
+        largest = math.log(LARGEST_CHANGE)
+        typical = min(max(median(self._run), -largest), largest)
         self._run.clear()
         return typical
 
@@ -100,6 +107,7 @@ class LinearFit:
         """Take one sample; anything but x in [0, 1e12] and y in (0, 1e12] is ignored: NaN and infinities too."""
         if not (0 <= x <= LARGEST and 0 < y <= LARGEST):
             return
+        y = max(y, SHORTEST)
         limit = CLIP_DEVIATIONS * self._deviation
         change = self._surprises.lasting(self._surprise(x, y), limit=limit)
         if change is not None:
@@ -108,11 +116,11 @@ class LinearFit:
         self._deviation = max(LEAST_DEVIATION, 0.95 * self._deviation + 0.05 * abs(clipped))
         self.samples += 1
         self._scale_memory(FORGETTING, 1.0)
-        self._add(x, max(self.at(x), 1e-9) * math.exp(clipped), 1.0)
+        self._add(x, max(self.at(x), SHORTEST) * math.exp(clipped), 1.0)
         self._solve()
 
     def _surprise(self, x: float, y: float) -> float:
-        return math.log(y / max(self.at(x), 1e-9))
+        return math.log(y / max(self.at(x), SHORTEST))
 
     def _change_pace(self, factor: float) -> None:
         """All that is known happened `factor` times as slowly, and counts for less."""
@@ -127,7 +135,7 @@ class LinearFit:
         self._xy *= kept / pace
 
     def _add(self, x: float, y: float, weight: float) -> None:
-        w = weight / max(self.at(x), 1e-9) ** 2
+        w = weight / max(self.at(x), SHORTEST) ** 2
         self._n += w
         self._x += w * x
         self._xx += w * x * x

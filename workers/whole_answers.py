@@ -9,8 +9,8 @@ that prefill shows only over many answers: the memory is longer than that of wha
 import math
 from typing import Final
 
-from workers.least_squares import LeastSquares
-from workers.linear_fit import KEPT_OF_ANOTHER_PACE, Surprises
+from workers.least_squares import LARGEST, LeastSquares
+from workers.linear_fit import KEPT_OF_ANOTHER_PACE, SHORTEST, Surprises
 
 #: Weight left to an answer after each newer one: a memory of about 200.
 FORGETTING: Final = 0.995
@@ -49,13 +49,11 @@ class WholeAnswers:
     def learn(self, prompt_tokens: float, output_tokens: float, running: float, seconds: float) -> None:
         """An answer took `seconds`, waiting not included; what is no amount or no time is ignored."""
         row = (prompt_tokens, output_tokens, output_tokens * running)
-        if (
-            seconds > 0
-            and (predicted_s := self._fit.at(row)) > 0
-            and math.isfinite(seconds)
-            and math.isfinite(predicted_s)
-        ):
-            change = self._surprises.lasting(math.log(seconds / predicted_s), limit=SURPRISE)
-            if change is not None:
-                self._fit.change_pace(math.exp(change), kept=KEPT_OF_ANOTHER_PACE)
+        if not (0 < seconds <= LARGEST and all(0 <= amount <= LARGEST for amount in row)):
+            return
+        seconds = max(seconds, SHORTEST)
+        surprise = math.log(seconds / max(self._fit.at(row), SHORTEST))
+        change = self._surprises.lasting(surprise, limit=SURPRISE)
+        if change is not None:
+            self._fit.change_pace(math.exp(change), kept=KEPT_OF_ANOTHER_PACE)
         self._fit.learn(row, seconds)
