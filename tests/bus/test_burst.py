@@ -61,7 +61,7 @@ async def publish_equal_instances(bus, *, is_identical: bool) -> None:
         worker.registration = registration(f"i{number}", models=(MODEL,), ttl_ms=60_000)
         worker.signals = dict(IDLE)
         if not is_identical:
-            worker.signals |= {"prefill_tokens_per_s": 8000.0 - number, "predicted_total_backlog_ms": 1000 + number}
+            worker.signals |= {"prefill_tokens_per_s": 8000.0 - number, "predicted_total_backlog_ms": 60_000 + number}
         await worker.publish()
 
 
