@@ -51,6 +51,9 @@ HELD_ANSWER_BYTES: Final = 8 * 1024 * 1024
 
 _VERDICT: Final = VERDICT.encode()
 
+#: Paths whose streams end with a finish, the usage or [DONE].
+_COMPLETIONS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
+
 #: What the error event of a stream says of the fault that broke it, the special first.
 _STREAM_CODES: Final = ((DeadlineExceeded, "deadline_exceeded"), (AnswerTooSlow, "worker_silent"))
 
@@ -226,7 +229,7 @@ class Relay:
             await reply.relay(answer, silence_s=self._config.silence_timeout_s, through=through)
             if exchange.meter and (rest := exchange.meter.rest()):
                 reply.write(rest)
-            if reply.ends_with_error:  # the worker says that its engine broke off, or the engine does
+            if _is_broken(exchange.request.path, reply):
                 exchange.line.outcome = "broken"
                 self._metrics.broken.inc()
                 self._selection.ejections.failed(selected.instance, time.monotonic())
@@ -264,6 +267,11 @@ class Relay:
         selected.decision.real_ttft_s = seconds
         exchange.line.ttft_ms = round(seconds * 1000, 1)
         self._metrics.saw_ttft(seconds, selected.decision.predicted_ttft_s)
+
+
+def _is_broken(path: str, reply: StreamReply) -> bool:
+    """Whether a stream that ended as HTTP wants it is not whole: its worker or engine says so, or it just stopped."""
+    return reply.ends_with_error or (path in _COMPLETIONS and not reply.ends_well)
 
 
 def _outcome(status: int) -> str:

@@ -11,7 +11,7 @@ from aiohttp import HttpVersion11, web
 
 from bus.hop.answer import Answer, Sink
 from bus.hop.errors import ClientLeft
-from bus.hop.sse import ends_with_error
+from bus.hop.sse import ends_well, ends_with_error
 
 #: Bytes that may wait for a slow reader before the sender is paused; aiohttp's own high-water mark is the same.
 HIGH_WATER_BYTES: Final = 64 * 1024
@@ -46,6 +46,11 @@ class StreamReply:
     def ends_with_error(self) -> bool:
         """Whether the last event that was written says that the engine failed."""
         return ends_with_error(self._last)
+
+    @property
+    def ends_well(self) -> bool:
+        """Whether what was written last ends a completion."""
+        return ends_well(self._last)
 
     @classmethod
     async def start(cls, request: web.BaseRequest, status: int, headers: list[tuple[str, str]]) -> "StreamReply":

@@ -10,6 +10,7 @@ import msgspec
 #: A started event longer than this is passed on unfinished: it is no usage event.
 LONGEST_HELD_EVENT: Final = 256 * 1024
 
+_GOOD_ENDS: Final = (b"[DONE]", b'"finish_reason":"', b'"finish_reason": "', b'"usage":{', b'"usage": {')
 _ENDS: Final = (b"\n\n", b"\r\n\r\n")
 
 
@@ -172,6 +173,17 @@ def ends_with_error(data: bytes) -> bool:
     events = [event for event in _events(data) if event_data(event) not in (b"", b"[DONE]")]
     code = error_code(events[-1]) if events else None
     return code is not None and not 400 <= code < 500
+
+
+def ends_well(data: bytes) -> bool:
+    """Whether the end of a completion's stream says that it is one: a finish, the usage, or [DONE].
+
+    >>> ends_well(b'data: {"choices":[{"finish_reason":"stop"}]}\\n\\n')
+    True
+    >>> ends_well(b'data: {"choices":[{"finish_reason":null}]}\\n\\n')
+    False
+    """
+    return any(mark in data for mark in _GOOD_ENDS)
 
 
 def error_code(event: bytes) -> int | None:
