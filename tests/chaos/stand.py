@@ -26,7 +26,7 @@ TTL_S: Final = 1.5
 """Life of a record: the default."""
 
 #: Less patient than the defaults, as an operator whose engines answer within a second would have it.
-WORKER: Final = ("--first-event-timeout-s", "1.5", "--silence-timeout-s", "1.5", "--scrape-interval-ms", "250")
+WORKER: Final = ("--first-event-timeout-s", "1.2", "--silence-timeout-s", "1.5", "--scrape-interval-ms", "250")
 REPLICA: Final = ("--first-event-timeout-s", "3", "--silence-timeout-s", "2.5", "--tries", "3")
 
 #: Twice as fast as the default, so that a second holds some 25 requests.
