@@ -5,6 +5,7 @@ Memory: of each process that lived from the second quarter to the end, the media
 """
 
 import asyncio
+import contextlib
 import random
 import sys
 import tempfile
@@ -127,6 +128,8 @@ async def run(folder: Path, seconds: float, seed: int, load: float) -> tuple[Rep
         await current.at_random(lasting, for_s=3 * seconds / 4, every_s=EVERY_S)
         ended_s = clock()
         looking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await looking  # raises what ended it before
         await current.stand.whole()
     grown = [growth(name, samples, began_s=began_s, ended_s=ended_s) for (name, _), samples in gauge.samples.items()]
     found = report(

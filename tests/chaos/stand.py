@@ -171,7 +171,7 @@ class Stand:
 
     def processes(self) -> dict[str, int]:
         """Process ids of everything that runs now, by name."""
-        found = {"bus": self.fleet.bus.pid}
+        found = {"bus": self.fleet.bus.pid} if self.fleet.bus.is_running() else {}
         found |= {part.name: part.process.pid for part in self.fleet.parts if part.process.poll() is None}
         return found
 
