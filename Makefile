@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup run test test-compose check lock chaos soak bench simulate bench-routing bench-scale compose-up compose-down compose-roll clean
+.PHONY: help setup run test test-compose test-engines check lock chaos soak bench simulate bench-routing bench-scale compose-up compose-down compose-roll clean
 
 help:
 	@echo "make run     the whole system on this machine: bus, 4 simulated engines with queue workers, 2 replicas, live traffic"
 	@echo "make test    every test (RUN='-k name' picks some)"
+	@echo "make test-engines   a real vLLM and llama.cpp server, which VLLM_SERVER and LLAMA_SERVER start (README, Development)"
 	@echo "make test-compose   the docker-compose cluster, run: faults, a rolling update, the dashboard (4 minutes)"
 	@echo "make compose-up     the docker-compose cluster with REPLICAS proxies (4); compose-roll renews them, compose-down forgets all"
 	@echo "make check   ruff, mypy, doctests, import walls"
@@ -33,7 +34,10 @@ run: $(READY)
 	@$(BIN)/forebay up --sim 4 --replicas 2 --demo-traffic
 
 test: $(READY)
-	$(BIN)/python -m pytest $(RUN)
+	$(BIN)/python -m pytest -m "not engines" $(RUN)
+
+test-engines: $(READY)
+	$(BIN)/python -m pytest -s tests/engines $(RUN)
 
 test-compose: $(READY)
 	$(BIN)/python -m pytest -s tests/compose
