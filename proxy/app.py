@@ -17,6 +17,7 @@ from bus.hop.process import run_until_signal
 from bus.hop.secrets import read_secret
 from bus.hop.server import LINGER_S, Listener
 from bus.hop.tls import is_loopback, server_tls
+from bus.hop.tracing import tracer_of
 from bus.link import Link
 from bus.reader import Reader
 from bus.reservations import Reservations
@@ -69,6 +70,7 @@ class Replica:
         self._door = Door(config.api_keys, self._link(budget_s))
         self._admin_key = read_secret(config.admin_key_file)
         self._tls = server_tls(config.tls_cert, config.tls_key)
+        self._tracer = tracer_of(config.otlp_endpoint, service="forebay-proxy", name=self.name)
         self._metrics = ProxyMetrics(self.selection, self._uplinks, self._door)
         self._relay = Relay(config, self.selection, self._metrics, self._uplinks)
         waiting, probe_s = self._relay.waiting, config.probe_timeout_ms / 1000
@@ -120,6 +122,7 @@ class Replica:
             self._door,
             config,
             admin if config.debug_on_main_port else health,
+            self._tracer,
         )
         app = web.Application()
         app.add_routes([web.get(path, page) for path, page in admin.items()])
@@ -180,6 +183,8 @@ class Replica:
             await reader.close()
         for link in self._links:
             await link.aclose()
+        if self._tracer is not None:
+            await self._tracer.close()
 
     async def _keep_house(self) -> None:
         while True:

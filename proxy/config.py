@@ -102,6 +102,13 @@ class ProxyConfig(CostSettings, frozen=True, kw_only=True):
         float, Meta(ge=0, le=86_400, description="How long running requests may take to finish after SIGTERM, s.")
     ] = 30.0
     access_log: Annotated[bool, Meta(description="One JSON line a request on standard output.")] = True
+    otlp_endpoint: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://\S+)?$",
+            description="OpenTelemetry collector (OTLP over HTTP) that gets spans of requests; none without it.",
+        ),
+    ] = ""
     log_level: Annotated[str, Meta(description="debug, info, warning or error.")] = "info"
 
     def __post_init__(self) -> None:

@@ -34,6 +34,7 @@ from bus.hop.headers import (
 )
 from bus.hop.openai_error import error_event
 from bus.hop.reply import StreamReply
+from bus.hop.tracing import Span
 from proxy.access_log import AccessLine
 from proxy.config import ProxyConfig
 from proxy.facts import Facts
@@ -68,6 +69,7 @@ class Exchange:
         line: AccessLine,
         *,
         drop: frozenset[bytes] = PRIVATE,
+        span: Span | None = None,
     ) -> None:
         self.request = request
         self.request_id = request_id
@@ -77,6 +79,9 @@ class Exchange:
         self.deadline_s = math.inf
         """End of its time on the monotonic clock."""
         self.headers: RawHeaders = forwardable(request.raw_headers, drop=drop)
+        self.span = span
+        if span is not None:
+            self.headers = span.headers(self.headers)
         self.meter: Meter | None = None
         """Counts the tokens of the answer, where the client's key is limited in them."""
 
@@ -118,7 +123,7 @@ class Relay:
         tries_left = self._config.tries
         while tries_left and (not tried or self._may_go_on(exchange)):
             try:
-                selected = await self._selection.choose(exchange.request_id, facts, tried=tried)
+                selected = await self._choose(exchange, facts, tried)
             except NothingAlive:
                 if not tried:
                     raise
@@ -151,6 +156,16 @@ class Relay:
             return min(reversed(refusals), key=lambda refusal: refusal.hope).reply
         assert fault is not None  # noqa: S101 - every try ends with an answer, a refusal or a fault
         raise fault
+
+    async def _choose(self, exchange: Exchange, facts: Facts, tried: set[str]) -> Selected:
+        """Choose an instance that was not tried. Raises NothingAlive, UnknownModel."""
+        if exchange.span is None:
+            return await self._selection.choose(exchange.request_id, facts, tried=tried)
+        with exchange.span.child("select") as span:
+            selected = await self._selection.choose(exchange.request_id, facts, tried=tried)
+            predicted_s = selected.decision.predicted_ttft_s
+            span.set(instance=selected.instance, attempt=len(tried) + 1, predicted_ttft_s=predicted_s)
+            return selected
 
     def _may_go_on(self, exchange: Exchange) -> bool:
         """Whether a request that failed may still be tried elsewhere. Raises DeadlineExceeded."""

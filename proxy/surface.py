@@ -16,6 +16,7 @@ from bus.hop.errors import ClientLeft
 from bus.hop.fault import trace_of
 from bus.hop.headers import PRIVATE, REQUEST_ID
 from bus.hop.intake import read_body
+from bus.hop.tracing import Span, Tracer
 from bus.tokens import TokenRates
 from proxy.access_log import AccessLine, AccessLog
 from proxy.config import ProxyConfig
@@ -57,6 +58,7 @@ class Surface:
         door: Door,
         config: ProxyConfig,
         local: Mapping[str, Page],
+        tracer: Tracer | None = None,
     ) -> None:
         self._selection = selection
         self._relay = relay
@@ -67,6 +69,7 @@ class Surface:
         self._config = config
         self._drop = PRIVATE - {b"authorization"} if config.forward_authorization else PRIVATE
         self._local = local
+        self._tracer = tracer
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; whatever way it ends, one line says so."""
@@ -80,11 +83,12 @@ class Surface:
             at=time.time(), request_id=request_id, method=request.method, path=_shown(path), outcome="cancelled"
         )
         started_s = time.monotonic()
+        span = self._tracer.request("request", request.raw_headers) if self._tracer else None
         try:
-            response = await self._answer(Exchange(request, request_id, line, drop=self._drop), path)
+            response = await self._answer(Exchange(request, request_id, line, drop=self._drop, span=span), path)
         except (asyncio.CancelledError, ClientLeft):
             line.outcome, line.status = "cancelled", 499
-            self._end(line, started_s)
+            self._end(line, started_s, span)
             raise
         except Exception as fault:
             problem = problem_of(fault)
@@ -96,11 +100,15 @@ class Surface:
         if not response.prepared:
             response.headers[REQUEST_ID] = request_id
         line.status = response.status
-        self._end(line, started_s)
+        self._end(line, started_s, span)
         return response
 
-    def _end(self, line: AccessLine, started_s: float) -> None:
+    def _end(self, line: AccessLine, started_s: float, span: Span | None) -> None:
         line.total_ms = round((time.monotonic() - started_s) * 1000, 1)
+        if span is not None:
+            span.set(request=line.request_id, model=line.model, instance=line.instance, tries=line.tries)
+            span.set(outcome=line.outcome, status=line.status)
+            span.end("" if line.outcome in {"answered", "rejected"} else line.outcome)
         self._metrics.count(line.status)
         self._access_log.write(line)
 

@@ -113,6 +113,13 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     prior_output_tokens: Annotated[
         float, Meta(ge=1, le=1e6, description="Tokens of an answer assumed until learned.")
     ] = 256.0
+    otlp_endpoint: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://\S+)?$",
+            description="OpenTelemetry collector (OTLP over HTTP) that gets spans of requests; none without it.",
+        ),
+    ] = ""
     log_level: Annotated[str, Meta(description="debug, info, warning or error.")] = "info"
 
     def __post_init__(self) -> None:

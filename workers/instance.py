@@ -17,6 +17,7 @@ from bus.errors import ForebayError
 from bus.hop.client import HopClient
 from bus.hop.headers import DRAINING, FULL, RawHeaders, Ticket
 from bus.hop.sse import Usage
+from bus.hop.tracing import Tracer
 from bus.publisher import Publisher
 from bus.record import PressureRecord
 from bus.registration import Registration, RegistrationState
@@ -32,6 +33,7 @@ from workers.models import Aliases
 from workers.pressure import make_record
 from workers.timeline import Request, Stage, Timeline, Work
 from workers.token_rates import LearnedTokenRates
+from workers.traces import Traces
 
 log = logging.getLogger("forebay.worker")
 
@@ -72,6 +74,7 @@ class Instance:
         engine_headers: RawHeaders,
         engine_tls: ssl.SSLContext | None = None,
         metrics: WorkerMetrics,
+        tracer: Tracer | None = None,
         clock: Callable[[], float],
     ) -> None:
         self.id = instance.id
@@ -88,6 +91,7 @@ class Instance:
             output_tokens=RunningMean(config.prior_output_tokens),
         )
         self.aliases = Aliases(config.alias)
+        self.traces = Traces(tracer, instance.id) if tracer else None
         self.prepare_gate = Gate(config.prepare_concurrency)
         self.slot_gate = Gate(config.slots)
         self.predictions: deque[Prediction] = deque(maxlen=PREDICTIONS_KEPT)
@@ -143,6 +147,8 @@ class Instance:
         """A request has reached a further stage."""
         now = self._clock()
         self.timeline.advance(request, stage, now)
+        if self.traces is not None:
+            self.traces.advance(request, stage)
         if stage is Stage.DECODE:
             real_s = now - request.accepted_s
             self.predictions.append(Prediction(request.id, request.predicted_ttft_s, real_s))
@@ -165,6 +171,8 @@ class Instance:
         if usage is not None and usage.prompt_tokens and text is not None:
             self._token_rates.learn(text, usage.prompt_tokens)
         self.metrics.count(outcome)
+        if self.traces is not None:
+            self.traces.finish(request, outcome, usage.completion_tokens if usage else None)
         if not len(self.timeline):
             self._idle.set()
         self.publisher.changed()

@@ -15,6 +15,7 @@ from bus.hop.process import run_until_signal
 from bus.hop.secrets import read_secret
 from bus.hop.server import Listener
 from bus.hop.tls import client_tls, is_loopback, server_tls
+from bus.hop.tracing import tracer_of
 from workers.config import WorkerConfig
 from workers.door import Door
 from workers.engine_watch import engine_headers
@@ -35,6 +36,7 @@ class Worker:
         self._tls = server_tls(config.tls_cert, config.tls_key)
         self._secret = read_secret(config.secret_file)
         self._admin_key = read_secret(config.admin_key_file)
+        self._tracer = tracer_of(config.otlp_endpoint, service="forebay-worker", name=config.instances[0].id)
         headers = engine_headers(config.engine_key_file)
         engine_tls = client_tls(config.engine_ca)
         self.instances = [
@@ -45,6 +47,7 @@ class Worker:
                 engine_headers=headers,
                 engine_tls=engine_tls,
                 metrics=self._metrics,
+                tracer=self._tracer,
                 clock=time.monotonic,
             )
             for instance in config.instances
@@ -97,6 +100,8 @@ class Worker:
         for listener in (*self._listeners, *([self._admin] if self._admin else [])):
             await listener.stop()
         await self._bus.aclose()
+        if self._tracer is not None:
+            await self._tracer.close()
 
     def _admin_app(self) -> web.Application:
         app = web.Application()

@@ -82,6 +82,8 @@ class Relay:
         except Refused as refusal:
             self._instance.metrics.count("refused")
             return _refuse(refusal)
+        if self._instance.traces is not None:
+            self._instance.traces.begin(entry, request.raw_headers)
         outcome = "cancelled"
         try:
             body = await self._wait_for_slot(request, entry, ticket)
