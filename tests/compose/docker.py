@@ -136,7 +136,7 @@ class Cluster:
             "FOREBAY_BIND": "127.0.0.1",
             "FOREBAY_PORT": str(self.port),
             "PROMETHEUS_PORT": str(self.prometheus_port),
-            "COMPOSE_FILE": "docker-compose.yml:docker-compose.secrets.yml",
+            "COMPOSE_FILE": "docker-compose.yml:deploy/container/secrets.yml",
             "SECRETS_FOLDER": str(folder),
             "ENV_FILE": str(folder / "env"),
             **containers_user(),

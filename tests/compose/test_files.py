@@ -16,7 +16,7 @@ from tests.compose.dashboard import dashboard, expressions
 from tests.compose.docker import ROOT
 
 CONTAINER = ROOT / "deploy/container"
-FILES = sorted(ROOT.glob("docker-compose*.yml"))
+FILES = [ROOT / "docker-compose.yml", *(CONTAINER / f"{name}.yml" for name in ("engines", "secrets", "tls"))]
 BASE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = BASE["services"]
 
@@ -88,7 +88,7 @@ def test_redis_keeps_nothing_and_evicts_nothing():
 
 def test_real_engines_take_the_place_of_the_simulated_ones():
     """The override file starts no simulated engine, builds none, and gives each worker a real one."""
-    found = yaml.safe_load((ROOT / "docker-compose.engines.yml").read_text())["services"]
+    found = yaml.safe_load((ROOT / "deploy/container/engines.yml").read_text())["services"]
     real = {name for name, service in found.items() if "image" in service}
     assert all(found[name] == {"scale": 0} for name in found if name.startswith("engine-"))
     assert {
