@@ -71,7 +71,7 @@ class Replica:
         self._admin_key = read_secret(config.admin_key_file)
         self._tls = server_tls(config.tls_cert, config.tls_key)
         self._tracer = tracer_of(config.otlp_endpoint, service="forebay-proxy", name=self.name)
-        self._metrics = ProxyMetrics(self.selection, self._uplinks, self._door)
+        self._metrics = ProxyMetrics(self.selection, self._uplinks, self._door, lambda: self._inflight)
         self._relay = Relay(config, self.selection, self._metrics, self._uplinks)
         waiting, probe_s = self._relay.waiting, config.probe_timeout_ms / 1000
         self._prober = Prober(self.selection, self._uplinks, waiting, self._metrics, timeout_s=probe_s)

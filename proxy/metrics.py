@@ -1,9 +1,9 @@
 """What a replica counts, for Prometheus; the numbers of the selection and the readers are asked for at each scrape."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -17,8 +17,13 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 class ProxyMetrics:
     """Counters and histograms of one replica."""
 
-    def __init__(self, selection: Selection, uplinks: Uplinks, door: Door) -> None:
+    def __init__(self, selection: Selection, uplinks: Uplinks, door: Door, open_requests: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
+        Gauge(
+            "forebay_open_requests",
+            "Requests of clients that this replica has taken and not ended; what replicas are scaled by.",
+            registry=self.registry,
+        ).set_function(open_requests)
         self._requests = Counter("forebay_requests", "Requests by status.", ["status"], registry=self.registry)
         self._ttft = Histogram(
             "forebay_ttft_seconds",

@@ -1,5 +1,7 @@
 """The metrics page of a replica: what it tells of time to first token, of instances and of reservations."""
 
+import asyncio
+
 import pytest
 
 from proxy.app import default_name
@@ -30,6 +32,30 @@ async def test_each_answer_counts_with_the_time_predicted_and_the_time_it_took(f
     assert "forebay_ttft_seconds_count 3.0" in text
     assert "forebay_ttft_predicted_seconds_count 3.0" in text
     assert 'forebay_reservations_total{outcome="made",pool="default"} 3.0' in text
+
+
+async def test_open_requests_are_told_while_there_are_none_too(fleet):
+    """Replicas are scaled by it: an idle one that told nothing would keep the number from ever going down."""
+    told, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def held(peer: Peer, _: Asked) -> None:
+        told.set()
+        await may_answer.wait()
+        peer.answer(b"{}")
+
+    await fleet.worker("a", held)
+    await fleet.start()
+    assert "forebay_open_requests 0.0" in await page(fleet)
+
+    caller = await fleet.ask()
+    await told.wait()
+    assert "forebay_open_requests 1.0" in await page(fleet)
+
+    may_answer.set()
+    assert (await caller.answer())[0] == 200
+    async with asyncio.timeout(10):
+        while "forebay_open_requests 0.0" not in await page(fleet):
+            pass
 
 
 async def test_a_strategy_that_predicts_nothing_counts_no_prediction(fleet):
