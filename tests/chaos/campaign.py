@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from deploy.engine.batching import EngineModel
 from tests.chaos.faults import FAULTS
 from tests.chaos.faults.base import Blow, Fault, Skipped
 from tests.chaos.ledger import Ledger, Span
 from tests.chaos.load import Load, rate_per_s
-from tests.chaos.stand import MODEL, Stand, mounted, unmount
+from tests.chaos.stand import Stand, mounted, unmount
 
 #: Share of the fleet's capacity that the load takes: three of four engines carry it too.
 LOAD: Final = 0.45
@@ -74,7 +75,9 @@ class Campaign:
             victim = self._victim(fault)
             span = await self._strike(fault, victim)
             if span is not None:
-                self._say(f"{span.began_s - (until_s - for_s):.0f} s: {fault.name} on {victim}")
+                self._say(
+                    f"{span.began_s - (until_s - for_s):.0f} s: {fault.name} on {victim}, {span.in_flight} in flight"
+                )
             left_s = every_s - (self._now() - began_s)
             await asyncio.sleep(max(0.0, left_s * self._rng.uniform(0.8, 1.2)))
             if span is not None:
@@ -128,13 +131,15 @@ class Campaign:
 
 
 @contextlib.asynccontextmanager
-async def campaign(folder: Path, *, seed: int, say: Say, load: float = LOAD) -> AsyncIterator[Campaign]:
+async def campaign(
+    folder: Path, *, seed: int, say: Say, load: float = LOAD, engine: EngineModel | None = None
+) -> AsyncIterator[Campaign]:
     """Start everything, and the load; at the end stop the load, wait for what is under way, then for idleness."""
     logs = folder / "logs"
     is_mounted = mounted(logs, LOGS_KB)
     try:
-        async with Stand(logs) as stand:
-            per_s = rate_per_s(load, [MODEL] * len(stand.engine_names))
+        async with Stand(logs, engine=engine) as stand:
+            per_s = rate_per_s(load, [stand.engine_model] * len(stand.engine_names))
             say(f"seed {seed}, {per_s:.1f} requests/s, {load:.0%} of what {len(stand.engine_names)} engines can do")
             current = Load(Ledger(), lambda: stand.replica_urls, per_s=per_s, seed=seed)
             async with current.running():

@@ -95,6 +95,12 @@ class Pair:
         except OSError:
             self.reset()  # as near to a refusal as a relay can come
 
+    def close(self) -> None:
+        """End both sides in order."""
+        self.link.pairs.discard(self)
+        for side in self.sides:
+            side.transport.close()
+
     def reset(self) -> None:
         """End both sides at once."""
         self.link.pairs.discard(self)
@@ -111,6 +117,8 @@ class Side(asyncio.Protocol):
         self.pair = pair
         self.peer: Side | None = None
         self.transport: asyncio.Transport
+        self.has_ended = False
+        """Its end has been passed on: nothing more comes from it."""
         self._queue: deque[tuple[float, bytes]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._line_free_s = 0.0
@@ -192,5 +200,9 @@ class Side(asyncio.Protocol):
             return
         if data:
             self.peer.transport.write(data)
+            return
+        self.has_ended = True
+        if self.peer.has_ended:  # both directions: a transport that was told to stay open at EOF does not see it
+            self.pair.close()
         elif self.peer.transport.can_write_eof():
             self.peer.transport.write_eof()

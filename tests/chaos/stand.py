@@ -26,8 +26,12 @@ TTL_S: Final = 1.5
 """Life of a record: the default."""
 
 #: Less patient than the defaults, as an operator whose engines answer within a second would have it.
-WORKER: Final = ("--first-event-timeout-s", "1.2", "--silence-timeout-s", "1.5", "--scrape-interval-ms", "250")
-REPLICA: Final = ("--first-event-timeout-s", "3", "--silence-timeout-s", "2.5", "--tries", "3")
+WORKER: Final = ("--silence-timeout-s", "1.5", "--scrape-interval-ms", "250")
+REPLICA: Final = ("--silence-timeout-s", "2.5", "--tries", "3")
+
+#: Longest wait for a first event, for an engine of speed 1; a slower one is given more.
+WORKER_WAITS_S: Final = 2.4
+REPLICA_WAITS_S: Final = 6.0
 
 #: Twice as fast as the default, so that a second holds some 25 requests.
 MODEL: Final = EngineModel(speed=2.0)
@@ -51,7 +55,10 @@ class Seat:
 class Stand:
     """Bus, engines with a worker each, replicas, and the links between them."""
 
-    def __init__(self, folder: Path, *, instances: int = 4, replicas: int = 3) -> None:
+    def __init__(
+        self, folder: Path, *, instances: int = 4, replicas: int = 3, engine: EngineModel | None = None
+    ) -> None:
+        self.engine_model = engine or MODEL
         self.fleet = Fleet(folder)
         self.seats: dict[str, Seat] = {}
         """By instance (`i1`, …) and by replica (`r1`, …)."""
@@ -64,7 +71,7 @@ class Stand:
         self.fleet.__enter__()
         # not in threads: what a thread starts ends with it
         engines = self.fleet.start_engines(
-            "--tokens-per-chunk", "4", "--speed", str(MODEL.speed), count=len(self._instances)
+            "--tokens-per-chunk", "4", "--speed", str(self.engine_model.speed), count=len(self._instances)
         )
         for name, engine in zip(self._instances, engines, strict=True):
             await self._seat_worker(name, engine)
@@ -120,7 +127,8 @@ class Stand:
         engine = Engine(f"http://{HOST}:{seat.engine.port}")
         ports = ("--port", str(seat.port), "--admin-port", str(seat.admin_port), "--advertise-host", LINKED_HOST)
         bus = ("--redis", f"redis://{HOST}:{seat.bus.port}/0")
-        return self.fleet.start_worker(name, engine, *bus, *ports, *WORKER, *words, variables=variables)
+        waits = ("--first-event-timeout-s", str(WORKER_WAITS_S / self.engine_model.speed))
+        return self.fleet.start_worker(name, engine, *bus, *ports, *WORKER, *waits, *words, variables=variables)
 
     def start_replica(self, name: str) -> Replica:
         """Start a replica in its seat."""
@@ -129,7 +137,8 @@ class Stand:
         seat = self.seats[name]
         ports = ("--port", str(seat.port), "--admin-port", str(seat.admin_port))
         bus = ("--redis", f"redis://{HOST}:{seat.bus.port}/0")
-        self.replicas[name] = self.fleet.start_replica(*bus, *ports, *REPLICA)
+        waits = ("--first-event-timeout-s", str(REPLICA_WAITS_S / self.engine_model.speed))
+        self.replicas[name] = self.fleet.start_replica(*bus, *ports, *REPLICA, *waits)
         return self.replicas[name]
 
     async def start_bus(self) -> None:

@@ -1,9 +1,11 @@
 import asyncio
 import contextlib
 
+import psutil
 import pytest
 
 from tests.chaos.links import Link
+from tests.hop.scripted import until
 
 
 class Echo(asyncio.Protocol):
@@ -60,6 +62,18 @@ async def test_the_end_of_one_direction_passes_and_the_other_goes_on(link):
         writer.write(b"last")
         writer.write_eof()
         assert await asyncio.wait_for(reader.read(), 10) == b"lastend"
+    assert link.pairs == set()
+
+
+async def test_connections_that_ended_in_order_leave_nothing_open(link):
+    """Whichever side ends first: a connection that is over on both sides holds no file."""
+    process = psutil.Process()
+    before = process.num_fds()
+    for _ in range(20):
+        async with connection(link) as (reader, writer):
+            writer.write_eof()
+            await asyncio.wait_for(reader.read(), 10)
+    await until(lambda: process.num_fds() <= before + 2)
 
 
 async def test_a_delay_holds_for_each_direction(link):
