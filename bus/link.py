@@ -10,6 +10,7 @@ sent twice, but for a command that a cluster's node has refused since another ha
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, TypeVar, cast
@@ -55,6 +56,7 @@ _KINDS: Final[dict[str, type[faults.RedisError]]] = {
     "WRONGPASS": faults.AuthenticationError,
     "NOAUTH": faults.AuthenticationError,
     "NOPERM": faults.NoPermissionError,
+    "LOADING": faults.BusyLoadingError,
 }
 
 
@@ -84,6 +86,7 @@ class Wire(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._replies = hiredis.Reader(protocolError=faults.ConnectionError, replyError=_error)
         self._transport: asyncio.Transport | None = None
+        self._is_left = False
 
     def __repr__(self) -> str:
         return f"<Wire {self.address} {'open' if self.is_open else 'closed'}, {len(self._asked)} asked>"
@@ -117,6 +120,14 @@ class Wire(asyncio.Protocol):
             self._transport.abort()
         self._fail(faults.ConnectionError(f"{self.address}: connection given up"))
 
+    def leave(self) -> None:
+        """End the connection as soon as what was asked is answered; nothing more is sent."""
+        self._is_left = True
+        if self._asked:
+            self._loop.call_later(DEAD_S, self.abort)
+        else:
+            self.abort()
+
     # -- called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -130,6 +141,8 @@ class Wire(asyncio.Protocol):
         try:
             while (value := replies.gets()) is not False:
                 self._take(value)
+            if self._is_left and not self._asked:
+                self.abort()
         except (faults.ConnectionError, IndexError):  # this is no Redis, or it answers what nobody asked
             self.abort()
 
@@ -236,13 +249,15 @@ class Link:
             reply.set_exception(faults.TimeoutError(f"no reply within {self._timeout_s:g} s"))
         if self._wire is not None and self._wire.is_dead():
             self._wire.abort()
+            self._node = None  # another may have its keys by now
 
     def _follow(self, address: Address) -> None:
         """Go to the node that has our keys; a pool's keys are all in one place."""
-        host = address.host or (self._wire.address.host if self._wire else "")  # empty: the host of who said so
-        self._node = Address(host, address.port)
+        said_by = self._wire.address if self._wire else self._node or address
+        self._node = Address(address.host or said_by.host, address.port)  # an empty host: the one of who said so
         if self._wire is not None and self._wire.address != self._node:
-            self._wire.abort()
+            self._wire.leave()  # others have asked it in the same burst: each is told to move by itself
+            self._wire = None
 
     # -- opening
 
@@ -313,14 +328,13 @@ class Link:
         )[1]
 
     async def _login(self, wire: Wire, *, is_master: bool = False) -> Wire:
-        """Say who we are; what the server does not take ends the connection."""
+        """Say who we are, and wait for an answer: a frozen server connects too. A refusal ends the connection."""
         url = self._url
         try:
-            if url.password:
-                await wire.ask("AUTH", *([url.username] if url.username else []), url.password)
+            await self._authenticate(wire)
             if url.database:
                 await wire.ask("SELECT", url.database)
-            role = await wire.ask("ROLE") if is_master else [b"master"]
+            role = await wire.ask("ROLE") if is_master else await self._answer(wire)
         except BaseException:
             wire.abort()
             raise
@@ -329,14 +343,28 @@ class Link:
             raise faults.ConnectionError(f"{wire.address}: the sentinels name it, and it is no master yet")
         return wire
 
+    async def _answer(self, wire: Wire) -> list[bytes]:
+        """Wait for a sign of life, which a refusal is too."""
+        with contextlib.suppress(faults.ResponseError):
+            await wire.ask("PING")
+        return [b"master"]
+
+    async def _authenticate(self, wire: Wire) -> None:
+        if self._url.password:
+            await wire.ask("AUTH", *([self._url.username] if self._url.username else []), self._url.password)
+
     async def _ask_sentinels(self) -> Address:
         """Address of the master, from the first sentinel that knows it."""
         return await self._first_of(self._ask_sentinel)
 
     async def _ask_sentinel(self, sentinel: Address) -> Address:
+        question = "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._url.master
         wire = await self._dial(sentinel)
         try:
-            found = await wire.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._url.master)
+            found = await wire.ask(*question)
+        except faults.AuthenticationError:  # most let everybody ask; this one wants the password that its servers want
+            await self._authenticate(wire)
+            found = await wire.ask(*question)
         finally:
             wire.abort()
         if not found:

@@ -163,7 +163,7 @@ async def test_a_node_that_has_not_the_keys_names_the_one_that_has(link_to):
         link = link_to(other.address)
         assert await asyncio.gather(*(link.execute_command("GET", "k") for _ in range(3))) == [b"done"] * 3
         assert await link.execute_command("GET", "k") == b"done"
-        assert (len(other.asked), len(owner.asked)) == (3, 4)
+        assert [server.asked.count(b"GET k") for server in (other, owner)] == [3, 4]
 
 
 async def test_nodes_that_send_on_to_each_other_end_in_a_fault(link_to):
@@ -182,6 +182,31 @@ async def test_a_dead_seed_is_passed_over(link_to):
     """The next server of the URL is asked."""
     async with Scripted(lambda _: b"+done\r\n") as server:
         assert await link_to(Address("127.0.0.1", 1), server.address).execute_command("GET", "k") == b"done"
+
+
+async def test_a_frozen_seed_is_passed_over(link_to):
+    """It connects, and says nothing: the next one is asked."""
+    async with Scripted(lambda asked: b"") as frozen, Scripted(lambda asked: b"+OK\r\n") as good:
+        link = link_to(frozen.address, good.address)
+        assert await _patiently(link, "PING") == b"OK"
+
+
+async def test_a_node_that_freezes_is_asked_no_more(link_to):
+    """Once another node has its keys, the seeds name that one."""
+    is_frozen = False
+    async with (
+        Scripted(lambda asked: b"" if is_frozen else b"+old\r\n") as old,
+        Scripted(lambda asked: b"+new\r\n") as new,
+        Scripted(lambda asked: seed_says(asked)) as seed,
+    ):
+
+        def seed_says(asked: bytes) -> bytes:
+            return b"+OK\r\n" if asked == b"PING" else b"-MOVED 1 %s\r\n" % str((old, new)[is_frozen].address).encode()
+
+        link = link_to(seed.address, timeout_s=0.1)
+        assert await link.execute_command("GET", "key") == b"old"
+        is_frozen = True
+        assert await _patiently(link, "GET", "key") == b"new"
 
 
 async def test_what_is_no_redis_is_a_fault(link_to):
