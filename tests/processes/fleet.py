@@ -192,10 +192,10 @@ class Replica(Part):
         status, body = fetch(f"{self.admin_url}/debug/instance_loads")
         return {each["id"]: each for each in msgspec.json.decode(body)["instances"]} if status == 200 else {}
 
-    def bus_state(self) -> str:
-        """How it sees the bus: fresh, stale or blind."""
+    def bus_state(self, pool: str = "default") -> str:
+        """How it sees a pool on the bus: fresh, stale or blind."""
         body = fetch(f"{self.admin_url}/debug/instance_loads")[1]
-        return str(msgspec.json.decode(body)["pools"]["default"]["bus"]["state"])
+        return str(msgspec.json.decode(body)["pools"][pool]["bus"]["state"])
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of one of its metrics."""
@@ -207,21 +207,23 @@ class Replica(Part):
 
 
 class Fleet:
-    """Everything together; leaving the `with` stops it all."""
+    """Everything together; leaving the `with` stops it all. `redis` is the URL of a bus of somebody else's."""
 
     running: "list[Fleet]" = []  # noqa: RUF012 - for whoever shows the logs of a failure
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, redis: str = "") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.bus = EmbeddedServer()
+        self.redis = redis
         self.parts: list[Part] = []
         self.engines: list[Engine] = []
         self.workers: dict[str, Worker] = {}
         self.replicas: list[Replica] = []
 
     def __enter__(self) -> Self:
-        self.bus.start()
+        if not self.redis:
+            self.bus.start()
         Fleet.running.append(self)
         return self
 
@@ -263,7 +265,7 @@ class Fleet:
         self, instance: str, engine: Engine, *words: str, variables: Mapping[str, str] | None = None
     ) -> Worker:
         """Start a worker for an instance; of two for one instance `workers` names the later."""
-        options = ["--redis", self.bus.url, "--instance", f"{instance}={engine.url}", *words]
+        options = ["--redis", self.redis or self.bus.url, "--instance", f"{instance}={engine.url}", *words]
         name = f"worker-{instance}-{len(self.parts)}"
         worker = self.workers[instance] = Worker(name, self.folder, ["worker", *options], engine, variables=variables)
         self.parts.append(worker)
@@ -272,7 +274,7 @@ class Fleet:
     def start_replica(self, *words: str) -> Replica:
         """Start a replica."""
         name = f"replica-{len(self.parts)}"
-        options = ["--redis", self.bus.url, "--port", "0", "--admin-port", "0", "--name", name, *words]
+        options = ["--redis", self.redis or self.bus.url, "--port", "0", "--admin-port", "0", "--name", name, *words]
         replica = Replica(name, self.folder, ["proxy", *options])
         self.parts.append(replica)
         self.replicas.append(replica)

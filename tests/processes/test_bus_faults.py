@@ -11,10 +11,10 @@ from bus.keys import pressure_key
 from bus.record import PressureRecord
 from deploy.embedded import EmbeddedServer
 from tests.processes.fleet import Fleet, until
+from tests.processes.traffic import Traffic
 
 pytestmark = pytest.mark.processes
 
-CHAT = {"model": "sim", "messages": [{"role": "user", "content": "How deep is it?"}], "max_tokens": 4}
 KEY = pressure_key("default", "i1")
 SILENT = "the bus does not answer"
 NAMES = PressureRecord.__struct_fields__
@@ -52,46 +52,6 @@ async def bus(fleet):
     client = redis_asyncio.Redis.from_url(fleet.bus.url)
     yield client
     await client.aclose()
-
-
-class Traffic:
-    """Requests one after the other through both replicas, for as long as the `async with` lasts; none may fail."""
-
-    def __init__(self, http, fleet: Fleet) -> None:
-        self.http = http
-        self.fleet = fleet
-        self.answered = 0
-        self.slowest_s = 0.0
-        self.tasks: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> "Traffic":
-        self.tasks = [asyncio.create_task(self.run(replica.url)) for replica in self.fleet.replicas]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for task in self.tasks:
-            task.cancel()
-        for result in await asyncio.gather(*self.tasks, return_exceptions=True):
-            assert isinstance(result, asyncio.CancelledError), result
-
-    async def run(self, url: str) -> None:
-        """Ask, and ask again."""
-        clock = asyncio.get_running_loop().time
-        while True:
-            began_s = clock()
-            async with self.http.post(f"{url}/v1/chat/completions", json=CHAT) as answer:
-                assert answer.status == 200, await answer.text()
-                assert (await answer.json())["usage"]["completion_tokens"] == 4
-            self.answered += 1
-            self.slowest_s = max(self.slowest_s, clock() - began_s)
-
-    async def more(self, count: int) -> None:
-        """Wait until so many more have been answered."""
-        goal = self.answered + count
-        async with asyncio.timeout(30):
-            while self.answered < goal:
-                assert not any(task.done() for task in self.tasks)
-                await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager
