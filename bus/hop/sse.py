@@ -13,9 +13,6 @@ LONGEST_HELD_EVENT: Final = 256 * 1024
 _GOOD_ENDS: Final = (b"[DONE]", b'"finish_reason":"', b'"finish_reason": "', b'"usage":{', b'"usage": {')
 _ENDS: Final = (b"\n\n", b"\r\n\r\n")
 
-#: What an event with a null usage ends with; no string of JSON can hold a bare quote or line end.
-_NULL_USAGE: Final = b',"usage":null}'
-
 
 class Usage(msgspec.Struct, frozen=True):
     """Tokens of one request as its engine counted them; None where it did not say."""
@@ -28,16 +25,13 @@ class Usage(msgspec.Struct, frozen=True):
 class EventTap:
     """Stands in an event stream: `feed` takes what arrived and returns what may pass.
 
-    With `strips_usage` the usage event is kept out: an event with empty `choices` and a `usage`. So is the null `usage`
-    that every other event ends with then, as vLLM writes it: whoever did not ask for the usage sees no trace of it.
+    With `strips_usage` the usage event is kept out: an event with empty `choices` and a `usage`.
 
     >>> tap = EventTap(strips_usage=True)
     >>> tap.feed(b'data: {"choices":[{"index":0}]}\\n\\ndata: {"choices":[],"usage":{"prompt_tokens":3}}\\n\\n')
     b'data: {"choices":[{"index":0}]}\\n\\n'
     >>> tap.usage().prompt_tokens
     3
-    >>> tap.feed(b'data: {"choices":[{"index":0}],"usage":null}\\n\\n')
-    b'data: {"choices":[{"index":0}]}\\n\\n'
     """
 
     def __init__(self, *, strips_usage: bool) -> None:
@@ -58,9 +52,6 @@ class EventTap:
                 data, self._tail = data[:cut], data[cut:]
         if b'{"error"' in data:
             self.has_error = self.has_error or any(is_error_event(event) for event in _events(data))
-        if self._strips_usage and _NULL_USAGE in data:
-            for end in _ENDS:
-                data = data.replace(_NULL_USAGE + end, b"}" + end)
         if b'"usage"' in data and data.count(b'"usage"') > data.count(b'"usage":null'):
             return self._take_usage(data)
         return data

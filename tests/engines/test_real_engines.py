@@ -77,7 +77,11 @@ def chat(model: str, prompt: str = PROMPTS[0], **more: Any) -> dict[str, Any]:
 
 
 def essence(chunks: list[Any]) -> dict[str, Any]:
-    """A stream without ids and times, and without where it was cut: an event may hold several tokens."""
+    """A stream without ids and times, and without where it was cut: an event may hold several tokens.
+
+    `system_fingerprint` counts as an id: vLLM writes it into the last event, which is the usage event where one is
+    asked for, and so does not come to a client in whose name the worker has asked.
+    """
     dumped = [chunk.model_dump(exclude_unset=True) for chunk in chunks]
     choices = [choice for chunk in dumped for choice in chunk["choices"]]
     return {
@@ -86,7 +90,7 @@ def essence(chunks: list[Any]) -> dict[str, Any]:
         "ends": [choice["finish_reason"] for choice in choices if choice.get("finish_reason")],
         "models": {chunk["model"] for chunk in dumped},
         "objects": {chunk["object"] for chunk in dumped},
-        "fields": {name for chunk in dumped for name in chunk},
+        "fields": {name for chunk in dumped for name in chunk} - {"system_fingerprint"},
         "usage": [chunk["usage"]["completion_tokens"] for chunk in dumped if chunk.get("usage")],
     }
 
