@@ -70,6 +70,11 @@ class EngineWatch:
         self._on_load = on_load
         self._states: dict[str, str] = {}
 
+    @property
+    def tells_usage(self) -> bool:
+        """Whether its streams tell their tokens unasked."""
+        return self.adapter is not None and self.adapter.tells_usage
+
     async def run(self) -> None:
         """Watch until cancelled."""
         loop = asyncio.get_running_loop()

@@ -136,7 +136,7 @@ class Relay:
             self._instance.advance(entry, Stage.PREPARING)
             body = await read_body(request, limit_bytes=BODY_LIMIT_BYTES)
             body = self._instance.aliases.resolve(body, request.headers.get("content-type", ""))
-            if ticket.strips_usage and body[:1] == b"{":
+            if ticket.strips_usage and body[:1] == b"{" and not self._instance.watch.tells_usage:
                 body = b"{" + _INCLUDE_USAGE + body[1:]
         self._instance.advance(entry, Stage.READY_QUEUE)
         return body

@@ -54,6 +54,8 @@ class EventTap:
             self.has_error = self.has_error or any(is_error_event(event) for event in _events(data))
         if b'"usage"' in data and data.count(b'"usage"') > data.count(b'"usage":null'):
             return self._take_usage(data)
+        if b'"timings"' in data:
+            return self._take_usage(data)
         return data
 
     def end(self) -> bytes:
@@ -68,7 +70,7 @@ class EventTap:
     def _take_usage(self, data: bytes) -> bytes:
         passed = []
         for event in _events(data):
-            if b'"usage"' in event:
+            if b'"usage"' in event or b'"timings"' in event:
                 self._usage = read_usage(event_data(event)) or self._usage
                 if self._strips_usage and _is_usage_event(event):
                     continue
@@ -96,6 +98,7 @@ class _Response(msgspec.Struct):
 class _Body(msgspec.Struct):
     usage: _UsageBody | None = None
     response: _Response | None = None  # the event response.completed
+    timings: Any = None  # llama.cpp's last event, unasked
 
 
 class _Chunk(msgspec.Struct):
@@ -133,12 +136,24 @@ def read_usage(body: bytes) -> Usage | None:
         return None
     usage = decoded.usage or (decoded.response.usage if decoded.response else None)
     if usage is None:
-        return None
+        return _usage_of_timings(decoded.timings)
     details = usage.prompt_tokens_details or usage.input_tokens_details or _Details()
     return Usage(
         prompt_tokens=_count(usage.prompt_tokens, usage.input_tokens),
         completion_tokens=_count(usage.completion_tokens, usage.output_tokens),
         cached_tokens=_count(details.cached_tokens),
+    )
+
+
+def _usage_of_timings(timings: object) -> Usage | None:
+    """Usage in what llama.cpp says of its work: prompt tokens from its cache and computed, and tokens of the answer."""
+    if not isinstance(timings, dict):
+        return None
+    cached, computed = _count(timings.get("cache_n")), _count(timings.get("prompt_n"))
+    return Usage(
+        prompt_tokens=None if cached is None or computed is None else cached + computed,
+        completion_tokens=_count(timings.get("predicted_n")),
+        cached_tokens=cached,
     )
 
 

@@ -132,6 +132,25 @@ def test_the_usage_of_a_response_is_read():
     assert tap.usage() == Usage(prompt_tokens=5, completion_tokens=6)
 
 
+TIMINGS = b'data: {"choices":[{"finish_reason":"length"}],"timings":{"cache_n":13,"prompt_n":1,"predicted_n":8}}\n\n'
+
+
+@given(cuts=CUTS)
+def test_the_usage_of_llama_cpp_is_read_from_its_timings_which_stay(cuts):
+    """Its last event has them unasked; what came from the cache is of the prompt too."""
+    tap = EventTap(strips_usage=True)
+    stream = CHUNK + TIMINGS + DONE
+    assert through(tap, stream, cuts) == stream
+    assert tap.usage() == Usage(prompt_tokens=14, completion_tokens=8, cached_tokens=13)
+
+
+@pytest.mark.parametrize("timings", [b"7", b"[]", b"{}", b'{"cache_n":-1,"prompt_n":"x","predicted_n":null}'])
+def test_timings_of_another_shape_tell_nothing(timings):
+    """Nor do they raise."""
+    read = read_usage(b'{"timings":' + timings + b"}")
+    assert read is None or read == Usage()
+
+
 def test_done_in_the_same_read_as_the_usage_passes():
     """Only the usage event leaves the read."""
     tap = EventTap(strips_usage=True)

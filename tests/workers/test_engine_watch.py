@@ -271,3 +271,23 @@ async def test_aliases_are_announced_and_the_engine_is_asked_for_its_own_name(si
     await until(lambda: len(one.posts) == 2)
     assert [post.body for post in one.posts] == [b'{ "model": "tiny", "x": [1.0, "gpt"] }', b'{"model":"tiny"}']
     one._callers.close()
+
+
+@pytest.mark.parametrize(("owner", "asks"), [("llamacpp", False), ("vllm", True), ("anybody", True)])
+async def test_an_engine_that_tells_its_usage_unasked_is_not_asked(site, serve, owner, asks):
+    """Asked for it, llama.cpp would put its timings where the client does not get them."""
+    pages = Pages(**{"/v1/models": b'{"data":[{"id":"tiny","owned_by":"%b"}]}' % owner.encode()})
+    bodies: list[bytes] = []
+
+    async def answer(peer: Peer, asked: Asked) -> None:
+        if asked.method == "POST":
+            bodies.append(asked.body)
+            peer.answer(b'{"choices":[]}')
+        else:
+            pages.respond(peer, asked)
+
+    engine = await serve(lambda peer: repeat(peer, answer))
+    one = await site(nothing, engine_url=engine.url)
+    await until(lambda: one.instance.watch.adapter is not None)
+    assert (await (await one.ask(b'{"model":"tiny"}', strips=True)).answer())[0] == 200
+    assert (b"include_usage" in bodies[0]) == asks

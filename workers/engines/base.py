@@ -35,6 +35,9 @@ class EngineAdapter(Protocol):
     signals: tuple[str, ...]
     """Fields of EngineLoad that it says; one that is missing is worth a line in the log."""
 
+    tells_usage: bool
+    """Whether its streams tell their tokens unasked: then it is not asked, and what else it says at the end stays."""
+
     def speaks(self, page: bytes) -> bool:
         """Whether this metrics page is of this kind of engine."""
 

@@ -10,6 +10,7 @@ class OpenAIAdapter:
     owner = ""
     pages: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
+    tells_usage = False
 
     def speaks(self, page: bytes) -> bool:
         """Never: it is what remains when no other adapter knows the page."""

@@ -34,6 +34,7 @@ class SGLangAdapter:
     owner = "sglang"
     pages: tuple[str, ...] = ("/v1/loads?include=core", METRICS, "/get_load")
     signals: tuple[str, ...] = ("running", "waiting", "kv_usage")
+    tells_usage = False
 
     def speaks(self, page: bytes) -> bool:
         """Whether the page has SGLang's prefix."""

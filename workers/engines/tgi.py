@@ -17,6 +17,7 @@ class TGIAdapter:
     """It names the model itself as the owner: it is known by its metrics only."""
     pages: tuple[str, ...] = (METRICS,)
     signals: tuple[str, ...] = ("running", "waiting")
+    tells_usage = False
 
     def speaks(self, page: bytes) -> bool:
         """Whether the page has a metric of TGI."""

@@ -19,6 +19,7 @@ class VLLMAdapter:
     owner = "vllm"
     pages: tuple[str, ...] = (METRICS,)
     signals: tuple[str, ...] = ("running", "waiting", "kv_usage")
+    tells_usage = False
 
     def speaks(self, page: bytes) -> bool:
         """Whether the page has vLLM's prefix."""
