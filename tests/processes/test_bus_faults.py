@@ -10,7 +10,8 @@ import redis.asyncio as redis_asyncio
 from bus.keys import pressure_key
 from bus.record import PressureRecord
 from deploy.embedded import EmbeddedServer
-from tests.processes.fleet import Fleet, until
+from tests.chaos.stand import bus_command
+from tests.processes.fleet import Fleet, fetch, until
 from tests.processes.traffic import Traffic
 
 pytestmark = pytest.mark.processes
@@ -165,3 +166,50 @@ async def test_a_bus_that_hangs_for_two_seconds_costs_no_request(http, fleet):
     for part, count in zip(parts, before, strict=True):
         assert "Traceback" not in part.text
         assert 1 <= part.text.count(SILENT) - count <= 3, f"{part.name}: changes of state, not every failure"
+
+
+#: How a bus refuses, and how it stops refusing; the second also where the first has taken hold.
+REFUSALS = {
+    "out of memory": ([("CONFIG", "SET", "maxmemory", "1")], [("CONFIG", "SET", "maxmemory", "0")]),
+    "another password": (
+        [("CONFIG", "SET", "requirepass", "new"), ("CLIENT", "KILL", "TYPE", "normal")],
+        [("AUTH", "new"), ("CONFIG", "SET", "requirepass", "")],
+    ),
+}
+
+
+@pytest.mark.parametrize("how", REFUSALS)
+async def test_a_bus_that_refuses_costs_no_request_and_each_process_says_so_once(http, fleet, how):
+    """/ready says how the replica sees, until it goes blind and back; each change of state is one line of the log."""
+    refuse, heal = REFUSALS[how]
+    parts = list(fleet.workers.values())
+    before = {part.name: (part.text.count(SILENT), part.text.count("answers again")) for part in parts}
+
+    def ready(replica) -> tuple[int, str]:
+        status, body = fetch(f"{replica.admin_url}/ready")
+        return status, msgspec.json.decode(body)["bus"]["default"]
+
+    for replica in fleet.replicas:
+        assert await asyncio.to_thread(ready, replica) == (200, "fresh")
+    async with Traffic(http, fleet) as traffic:
+        await asyncio.to_thread(bus_command, fleet.bus.port, *refuse)
+        try:
+            for replica in fleet.replicas:
+                what = f"{replica.name} knows nothing more"
+                await asyncio.to_thread(
+                    until, lambda r=replica: {each["state"] for each in r.loads().values()} == {"unknown"}, what
+                )
+                status, state = await asyncio.to_thread(ready, replica)
+                assert status == 200
+                assert state == ("blind" if how == "another password" else "fresh")  # reads are still answered
+            await traffic.more(20)
+        finally:
+            await asyncio.to_thread(bus_command, fleet.bus.port, *heal)
+        for replica in fleet.replicas:
+            await asyncio.to_thread(until, lambda r=replica: ready(r) == (200, "fresh"), f"{replica.name} sees again")
+        await asyncio.to_thread(fleet.wait)
+        await traffic.more(20)
+    for part in parts:
+        silent, again = before[part.name]
+        assert (part.text.count(SILENT) - silent, part.text.count("answers again") - again) == (1, 1), part.text
+    await asyncio.to_thread(fleet.wait_until_idle)
