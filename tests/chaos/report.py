@@ -1,9 +1,11 @@
 """The result for people and for machines: the table, the losses one by one, and what was aimed at. Pure."""
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from tests.chaos.faults import KINDS
 from tests.chaos.ledger import Ledger, Row, Verdict, rows
 from tests.chaos.stand import TTL_S
 
@@ -81,13 +83,38 @@ def report(
     )
 
 
-def table(found: Report) -> str:
-    """The rows as Markdown, as they stand in the README."""
+def merged(found: Sequence[Row], kinds: Mapping[str, str]) -> list[Row]:
+    """Rows of the same kind as one: sums, and the worst of what was measured."""
+    names = dict.fromkeys(kinds[row.fault] for row in sorted(found, key=lambda row: list(kinds).index(row.fault)))
+    return [_merged(name, [row for row in found if kinds[row.fault] == name]) for name in names]
+
+
+def _merged(name: str, found: Sequence[Row]) -> Row:
+    times = sum(row.times for row in found)
+    recoveries = [row.recovery_s for row in found]
+    return Row(
+        fault=name if len(found) == 1 else f"{name} ({len(found)} kinds)",
+        times=times,
+        in_flight=sum(row.in_flight * row.times for row in found) / times,
+        requests=sum(row.requests for row in found),
+        lost=sum(row.lost for row in found),
+        broken=sum(row.broken for row in found),
+        undue=sum(row.undue for row in found),
+        slow=sum(row.slow for row in found),
+        deserved=sum(row.deserved for row in found),
+        added_p99_s=max((row.added_p99_s for row in found if row.added_p99_s is not None), default=None),
+        recovery_s=None if None in recoveries else max(each for each in recoveries if each is not None),
+        recovery_median_s=None,
+    )
+
+
+def table(found: Sequence[Row]) -> str:
+    """Rows as Markdown, as they stand in the README."""
     lines = [
         "| fault | times | in flight | requests | lost | broken | slow | added p99 TTFT | recovery, longest |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for row in found.rows:
+    for row in found:
         own = f" ({row.deserved} got the engine's own error)" if row.deserved else ""
         broken = f"{row.broken}" + (f" ({row.undue} undue)" if row.undue else "")
         lines.append(
@@ -102,7 +129,7 @@ def text(found: Report) -> str:
     verdicts = "\n".join(f"{count:>8} {Verdict[name].value}" for name, count in found.verdicts.items())
     lines = [f"seed {found.seed}, {found.requests} requests, each accounted for:", verdicts, ""]
     lines += [f"quiet p99 TTFT {_seconds(found.quiet_p99_s)}, client lag at most {found.lag_s * 1000:.0f} ms", ""]
-    lines += [table(found), ""]
+    lines += [table(found.rows), "", table(merged(found.rows, KINDS)), ""]
     lines += [f"SKIPPED {name}: {why}" for name, why in found.skipped.items()]
     lines += [f"FAULT   {line}" for line in found.faults[:SHOWN]]
     lines += [f"FAULT   and {len(found.faults) - SHOWN} more, all in the JSON"] if len(found.faults) > SHOWN else []

@@ -29,6 +29,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     strike: Callable[[Blow], AbstractAsyncContextManager[None]]
     """Inside the block the fault is there; leaving it undoes the fault."""
+    kind: str = ""
+    """Of several faults that are one row of the short table, its name; empty: a row of its own."""
     hold_s: float = 3.0
     hits: str = "instance"
     """Of what kind the victim is: instance or replica."""

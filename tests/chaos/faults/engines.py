@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from deploy.engine.faults import FAULTS as KINDS
-from deploy.engine.faults import Stage
+from deploy.engine.faults import Scope, Stage
 from tests.chaos.faults.base import Blow, Fault
 from tests.chaos.ledger import Deserts
 
@@ -21,6 +21,23 @@ _PASSES: Final = {"detail_422": 422}
 _ENGINES_OWN_END: Final = frozenset({"cut_mid_stream", "garbage_mid_stream"})
 
 _SHORT: Final = frozenset({"refuse", "hang_work", "close", "garbage_bytes", "error_500", "refused_in_stream"})
+
+
+#: Names of the short table's rows, the first that holds.
+_KINDS: Final = {
+    "engine refuses, resets, or answers garbage": {"refuse", "close", "garbage_bytes", "garbage_json"},
+    "engine hangs before its first event": {"hang", "hang_work", "hang_after_headers"},
+    "engine answers 422": {"detail_422"},
+    "engine breaks in mid-stream": {kind for kind, fault in KINDS.items() if fault.stage is Stage.MIDSTREAM},
+    "engine ends oddly, or its metrics fail": {
+        kind for kind, fault in KINDS.items() if fault.stage is Stage.ENDING or fault.scope is Scope.METRICS
+    },
+}
+
+
+def _kind(kind: str) -> str:
+    """Row of the short table."""
+    return next((name for name, kinds in _KINDS.items() if kind in kinds), "engine answers 401, 429, 500, 502 or 503")
 
 
 def _deserts(kind: str) -> Deserts:
@@ -50,6 +67,7 @@ def _striking(kind: str) -> Callable[[Blow], AbstractAsyncContextManager[None]]:
 ENGINES: Final = tuple(
     Fault(
         name=f"engine: {kind}",
+        kind=_kind(kind),
         strike=_striking(kind),
         hold_s=HOLD_S,
         deserts=_deserts(kind),

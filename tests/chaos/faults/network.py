@@ -65,6 +65,7 @@ _HARMS: Final = {
 NETWORK: Final = tuple(
     Fault(
         name=f"{shown}: {what}",
+        kind=f"network: {what}",
         strike=_striking(place, harm),
         deserts=_BREAKS if breaks and place != "to bus" else Deserts(),
         is_short=what == "connections half-open" or (place == "to bus" and harm is Link.reset),

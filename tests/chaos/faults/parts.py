@@ -11,6 +11,8 @@ from typing import Final
 from tests.chaos.faults.base import Blow, Fault, Skipped
 from tests.chaos.ledger import Deserts
 
+_ENDS: Final = "worker or proxy SIGTERM"
+
 _BREAKS: Final = Deserts(breaks_streams=True)
 
 _FAKETIME: Final = (
@@ -132,7 +134,7 @@ def _no_file_may_grow(blow: Blow) -> Iterator[None]:
 PARTS: Final = (
     Fault(name="worker SIGKILL", strike=worker_killed, deserts=_BREAKS, is_short=True, is_restart=True),
     Fault(name="worker SIGSTOP", strike=worker_stopped, hold_s=5.0, deserts=_BREAKS, is_short=True),
-    Fault(name="worker SIGTERM", strike=worker_told_to_end, is_restart=True),
+    Fault(name="worker SIGTERM", kind=_ENDS, strike=worker_told_to_end, is_restart=True),
     Fault(name="worker's clock an hour off", strike=worker_in_another_hour, is_restart=True),
     Fault(
         name="proxy SIGKILL",
@@ -142,6 +144,6 @@ PARTS: Final = (
         is_short=True,
         is_restart=True,
     ),
-    Fault(name="proxy SIGTERM", strike=replica_told_to_end, hits="replica", is_restart=True),
+    Fault(name="proxy SIGTERM", kind=_ENDS, strike=replica_told_to_end, hits="replica", is_restart=True),
     Fault(name="disk full for logs", strike=disk_full, is_short=True),
 )
