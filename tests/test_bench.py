@@ -1,11 +1,12 @@
 """The benchmark's pieces run, with tiny counts: it must not rot between the times somebody reads its figures."""
 
+import asyncio
 from collections.abc import Iterator
 
 import msgspec
 import pytest
 
-from tests.bench import plain, selecting, streams, usage
+from tests.bench import plain, scale, selecting, streams, usage
 from tests.bench.figures import Aim, Figure, table, verdict
 from tests.bench.plan import QUICK
 from tests.bench.prediction import LEARNING, errors_of
@@ -61,3 +62,14 @@ def test_the_first_predictions_do_not_count():
     wrong, right = {"predicted_ttft_s": 9.0, "real_ttft_s": 1.0}, {"predicted_ttft_s": 1.5, "real_ttft_s": 1.0}
 
     assert errors_of([wrong] * LEARNING + [right]) == [0.5]
+
+
+@pytest.mark.processes
+def test_both_tables_of_the_scale_have_a_row(capfd):
+    """Replicas, workers and one selection in parts, for a pool of two."""
+    scale.with_server(lambda url: scale.measure_fleet(url, 2, replicas=1, rate=20, seconds=0.5))
+    scale.with_server(lambda url: asyncio.run(scale.measure_parts(url, 2)))
+
+    rows = [line.split() for line in capfd.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["2", "2"]
+    assert all(float(number.rstrip("%")) >= 0 for row in rows for number in row)

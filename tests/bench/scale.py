@@ -23,6 +23,7 @@ import uvloop
 from bus.client import connect
 from bus.in_transit import MOST_OFFERS, OLDEST_VIEW_US
 from bus.keys import instances_key, pressure_key, reserved_key
+from bus.link import Link
 from bus.reader import Reader
 from bus.record import PressureRecord, encode_record
 from bus.registration import REMEMBERED_MS, Registration, encode_registration
@@ -125,7 +126,7 @@ def publish(url: str, instances: int, is_over: "multiprocessing.synchronize.Even
     """Process of the workers: every instance at its heartbeat."""
 
     async def main() -> None:
-        publishers = Publishers(connect(url, timeout_s=5), instances)
+        publishers = Publishers(redis_asyncio.Redis.from_url(url), instances)
         await publishers.register()
         while not is_over.is_set():
             began = time.monotonic()
@@ -136,7 +137,7 @@ def publish(url: str, instances: int, is_over: "multiprocessing.synchronize.Even
     uvloop.run(main())
 
 
-def replica_of(client: redis_asyncio.Redis, name: str) -> Selection:
+def replica_of(client: Link, name: str) -> Selection:
     """One replica's selection."""
     strategy = STRATEGIES["predicted_ttft"](ProxyConfig())
     readers, reservations = [Reader(client, POOL, budget_s=1.0)], [Reservations(client, POOL)]
@@ -192,7 +193,7 @@ def measure_fleet(url: str, instances: int, *, replicas: int, rate: float, secon
     is_ready.wait(60)
 
     async def cost() -> tuple[float, int, int]:
-        client = connect(url, timeout_s=5)
+        client = redis_asyncio.Redis.from_url(url)
         try:
             return await server_cost(client)
         finally:
@@ -242,12 +243,12 @@ async def script_us(client: redis_asyncio.Redis, work: Callable[[], Awaitable[ob
 
 async def measure_parts(url: str, instances: int) -> str:
     """One row of the second table."""
-    client = connect(url, timeout_s=5)
+    client, link = redis_asyncio.Redis.from_url(url), connect(url, timeout_s=5)
     publishers = Publishers(client, instances)
     await client.flushall()
     await publishers.register()
     await publishers.publish_all()
-    selection = replica_of(client, "parts")
+    selection = replica_of(link, "parts")
     reader, reservations = selection.readers[POOL], selection.reservations[POOL]
     for _ in range(3):
         await reader.view()
@@ -258,7 +259,7 @@ async def measure_parts(url: str, instances: int) -> str:
             keys += (pressure_key(POOL, f"i{number}"), reserved_key(POOL, f"i{number}"))
         await read(keys, (0, 1024, 65536))
 
-    read = Script(client, "read_pool")
+    read = Script(link, "read_pool")
     await raw()
     server_us = await script_us(client, raw)
     raw_us = await median_us(raw)
@@ -281,6 +282,7 @@ async def measure_parts(url: str, instances: int) -> str:
         await reservations.choose(offered, reservation=f"p{next(ids)}", tokens=500, view_us=view.server_us + 10**9)
 
     reserve_us, reserve_server_us = await median_us(reserve), await script_us(client, reserve)
+    await link.aclose()
     await client.aclose()
     return (
         f"{instances:>9} {server_us:>9.0f} {raw_us:>9.0f} {known_us:>9.0f} {statistics.median(changed):>9.0f}"
