@@ -69,7 +69,7 @@ def parse_keys(text: str) -> tuple[ApiKey, ...]:
         if len(set(values)) < len(values):
             raise KeysUnusable(f"the same {what} stands there twice")
     if not keys:
-        raise KeysUnusable("no key stands there: make one with `forebay key NAME`")
+        raise KeysUnusable("no key stands there: make one with `forebay key new NAME`")
     return tuple(keys)
 
 
