@@ -61,6 +61,8 @@ class Limiter:
 
     async def take(self, key: ApiKey, tokens: int) -> Lease:
         """Let a request in that is expected to spend `tokens`. Raises RateLimited."""
+        if key.limits.tokens_per_minute:
+            tokens = min(tokens, key.limits.tokens_per_minute)  # more than the bucket holds cannot be told apart
         lease = Lease(key, new_reservation_id(), tokens, self._clock())
         verdict = None
         if self._clock() >= self._paused_until_s:

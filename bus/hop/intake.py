@@ -4,13 +4,17 @@ The parser is aiohttp's. What came is never logged: behind a wrong length, a pie
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import http_exceptions, web
 
 from bus.hop.errors import BodyTooLarge, BodyTooSlow, BodyUnreadable, RequestUnusable
+from bus.hop.fault import trace_of
 from bus.hop.openai_error import error_body
+
+log = logging.getLogger("forebay")
 
 #: Longest request line, and longest header, bytes.
 LINE_BYTES: Final = 8190
@@ -82,6 +86,12 @@ class Intake(web.RequestHandler):
         response = refusal_of(fault)
         response.force_close()
         return response
+
+    def log_exception(self, *_: Any, exc_info: BaseException | None = None, **__: Any) -> None:  # noqa: ANN401
+        """Say where a fault of ours came from; a body that breaks off is a client's, and fills no log."""
+        is_clients = isinstance(exc_info, (web.RequestPayloadError, http_exceptions.HttpProcessingError))
+        level = logging.DEBUG if is_clients else logging.ERROR
+        log.log(level, "a connection failed: %s", trace_of(exc_info) if exc_info else "")
 
     def _stop_timer(self) -> None:
         if self._head_timer is not None:

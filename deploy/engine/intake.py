@@ -15,6 +15,9 @@ from deploy.engine.text import digest, draw_output_tokens
 COMPLETION_DEFAULT_TOKENS: Final = 16  # /v1/completions without max_tokens, as in OpenAI's API and in vLLM
 _decode = msgspec.json.Decoder().decode
 
+#: Answers to one prompt: vLLM's VLLM_MAX_N_SEQUENCES.
+MOST_SEQUENCES = 16384
+
 
 class Api(Enum):
     """An endpoint that runs the engine, and the prefix of its ids."""
@@ -203,6 +206,8 @@ def _check_sampling(fields: dict[str, Any]) -> None:
 def _choices(fields: dict[str, Any]) -> int:
     n = fields.get("n")
     n = 1 if n is None else _integer(n, "n")
+    if n > MOST_SEQUENCES:
+        raise bad_request(f"n must be at most {MOST_SEQUENCES}, got {n}.", "n", value=n)
     if n < 1:
         raise bad_request(f"n must be at least 1, got {n}.")
     return n
