@@ -93,6 +93,8 @@ class EmbeddedServer:
     def __init__(self, *, binary: Path | str | None = None, port: int | None = None) -> None:
         self.binary = Path(binary) if binary else find_server()
         self.fixed_port = port
+        self.options: list[str] = []
+        """Further settings of the server, as words of its command line."""
         self.port = port or 0
         self.folder: Path | None = None
         self.process: subprocess.Popen[bytes] | None = None
@@ -150,7 +152,7 @@ class EmbeddedServer:
         """Start the process, its output in its folder."""
         self.port = self.fixed_port or free_ports(1)[0]
         self.folder = Path(tempfile.mkdtemp(prefix="forebay-bus-"))
-        command = server_command(self.binary, port=self.port, folder=self.folder)
+        command = [*server_command(self.binary, port=self.port, folder=self.folder), *self.options]
         with (self.folder / "log").open("wb") as log:
             self.process = subprocess.Popen(  # noqa: S603 # the program was found or named by the user
                 tethered(command, parent_pid=os.getpid()),

@@ -97,9 +97,11 @@ class Uplinks:
         await asyncio.gather(*(self._look_up(host) for host in due))
 
     def forget_all_but(self, worker_urls: set[str]) -> None:
-        """Close connections to workers that are gone."""
+        """Close connections to workers that are gone, and those that have been idle for long."""
         for url in self._clients.keys() - worker_urls:
             self._clients.pop(url).close()
+        for client in self._clients.values():
+            client.drop_stale()
 
     def close(self) -> None:
         """Close every idle connection."""

@@ -90,6 +90,14 @@ class HopClient:
                 raise
             return answer
 
+    def drop_stale(self) -> None:
+        """Close what has been idle too long to be used again; after a burst nobody else would."""
+        oldest_s = asyncio.get_running_loop().time() - self._idle_s
+        stale = [each for each in self._idle if each.idle_since_s < oldest_s]
+        self._idle = [each for each in self._idle if each.idle_since_s >= oldest_s]
+        for connection in stale:
+            connection.close()
+
     def close(self) -> None:
         """Close what is idle; connections in use close when their answer ends."""
         self._is_closed = True

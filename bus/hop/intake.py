@@ -53,7 +53,7 @@ class Intake(web.RequestHandler):
         super().data_received(data)
         if self._request_count != requests_before:
             self._stop_timer()
-        elif data and self._head_timer is None and self._waiter is not None:  # idle until now
+        elif data and self._head_timer is None and (self._waiter is not None or not requests_before):  # idle until now
             self._head_timer = self._loop.call_later(self._head_timeout_s, self._head_is_late)
 
     def connection_lost(self, exc: BaseException | None) -> None:

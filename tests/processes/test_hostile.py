@@ -23,6 +23,7 @@ COUNT = int(os.environ.get("FOREBAY_TEST_HOSTILE", "5000"))
 AT_ONCE = 40
 LIMIT_MB = 4
 PATIENCE_S = 30.0
+LARGER_THAN_A_READ = 60_000
 
 #: Of the classes those that a worker answers before it asks for the secret: they are no HTTP.
 NO_HTTP = frozenset({0, 400, 403, 408, 431})
@@ -31,8 +32,10 @@ NO_HTTP = frozenset({0, 400, 403, 408, 431})
 class Answer:
     """What came back on one connection: the first answer, and whether more followed."""
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes, *, is_cut: bool = False) -> None:
         self.raw = raw
+        self.is_cut = is_cut
+        """The server closed while we were still sending: the reset may have overtaken a part of its answer."""
         first, _, rest = raw.partition(b"\r\n\r\n")
         lines = first.decode("latin-1").split("\r\n")
         self.status = int(lines[0].split(" ")[1]) if raw.startswith(b"HTTP/") else 0
@@ -42,7 +45,7 @@ class Answer:
     @property
     def is_well_said(self) -> bool:
         """Whether an error of ours has OpenAI's shape; those of an engine pass as they are."""
-        if self.status < 400 or "x-forebay-instance" in self.headers:
+        if self.status < 400 or self.is_cut or "x-forebay-instance" in self.headers:
             return True
         error = msgspec.json.decode(self.body)["error"]
         return set(error) == {"message", "type", "param", "code"} and bool(error["message"])
@@ -73,7 +76,7 @@ async def send(port: int, attack: Attack) -> Answer:
     except TimeoutError:
         return Answer(b"HTTP/1.1 -1 the connection hangs\r\n\r\n" + raw)
     except ConnectionError:
-        pass  # it was closed while we were still sending: whatever was said before counts
+        return Answer(raw, is_cut=True)
     finally:
         writer.transport.abort()
     return Answer(raw)
@@ -118,7 +121,10 @@ async def test_five_thousand_hostile_requests_break_nothing(fleet):
             answer = await send(worker_port if is_direct else replica.port, attack)
         seen[attack.kind, answer.status] += 1
         allowed = NO_HTTP if is_direct else attack.allowed
-        if answer.status not in allowed or not (answer.status == 0 or answer.is_well_said):
+        if answer.is_cut and len(attack.data) > LARGER_THAN_A_READ:
+            allowed = allowed | {0}
+        is_mute = answer.status == 0 or attack.data.startswith(b"HEAD ")
+        if answer.status not in allowed or not (is_mute or answer.is_well_said):
             what = "worker" if is_direct else "replica"
             where = f"{what}: {attack.kind} → {answer.status}"
             wrong.setdefault(where, f"{attack.data[:300]!r} … {attack.data[-60:]!r} → {answer.raw[:300]!r}")
@@ -134,8 +140,8 @@ async def test_five_thousand_hostile_requests_break_nothing(fleet):
     assert answer.status == 200
     for part in (replica, worker):
         await asyncio.to_thread(
-            until, lambda p=part: fds(p) <= before[p.name] + 6, f"{part.name}: {before}, {fds(part)}"
-        )
+            until, lambda p=part: fds(p) <= before[p.name] + 6, f"fds of {part.name} come down to {before}", limit_s=90
+        )  # connections to workers are kept for half a minute
         assert part.process.poll() is None
         for sign in ("Traceback", "a fault of ours", "never retrieved"):
             assert sign not in part.text, part.text[-3000:]
