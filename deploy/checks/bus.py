@@ -32,7 +32,10 @@ async def check_bus(url: str) -> list[Finding]:
     except BusUnavailable as error:
         return [wrong(subject, str(error), "write it as redis://HOST:PORT/0, rediss://… or unix:///PATH")]
     try:
-        info = read_info(await client.execute_command("INFO"))
+        info = await info_of(client)
+        if info is None:
+            unknown = note(subject, "does not tell this user its version", "nothing, if it is new enough")
+            return [unknown, await script_finding(subject, client)]
         return [
             version_finding(subject, info),
             await script_finding(subject, client),
@@ -74,15 +77,24 @@ def version_finding(subject: str, info: dict[str, str]) -> Finding:
     return wrong(subject, f"{product} {version}", f"{product} {oldest[0]}.{oldest[1]} or newer is needed")
 
 
+async def info_of(client: Link) -> dict[str, str] | None:
+    """What a server says of itself; None if its rules for this user do not allow to ask, as the minimal ones do not."""
+    try:
+        return read_info(await client.execute_command("INFO"))
+    except NoPermissionError:
+        return None
+
+
 async def script_finding(subject: str, client: Link) -> Finding:
     """Return whether scripts may run, ask for the time, and write below Forebay's prefix."""
     try:
-        await client.execute_command("EVAL", PROBE_SCRIPT, 1, pressure_key("forebay-check", "probe"))
+        sha = await client.execute_command("SCRIPT", "LOAD", PROBE_SCRIPT)
+        await client.execute_command("EVALSHA", sha, 1, pressure_key("forebay-check", "probe"))
     except ResponseError as error:
         return wrong(
             subject,
             f"scripts do not run: {error}",
-            "allow +@scripting +@hash +@keyspace +time on ~forebay:* for this user",
+            "give this user the ACL rule of the README, section Security",
         )
     return right(subject, "scripts run and may ask for the time")
 

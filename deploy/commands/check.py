@@ -49,8 +49,9 @@ async def look(config: CheckConfig, settings: ReadSettings) -> list[Finding]:
     from deploy.checks.bus import check_bus  # network libraries are loaded only where the network is used
     from deploy.checks.engine import check_engine, key_header
     from deploy.checks.ports import check_ports
+    from deploy.checks.safety import check_safety
 
-    findings = list(check_ports(settings))
+    findings = [*check_ports(settings), *check_safety(settings)]
     buses = [config.redis] if config.redis else settings.buses
     if len(buses) > 1:
         findings.append(wrong("bus", "[proxy] and [worker] name different ones", "set the same redis in both"))
