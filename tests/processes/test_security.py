@@ -13,7 +13,6 @@ import redis.asyncio as redis_asyncio
 import trustme
 from redis.exceptions import ResponseError
 
-from bus.client import connect
 from bus.key_limits import Limits
 from deploy.embedded import EmbeddedServer
 from proxy.keys import line_of
@@ -332,7 +331,7 @@ async def nothing_is_written_down(fleet: Fleet) -> None:
 
 async def nothing_on_the_bus(url: str) -> None:
     """No key holds the marker, wherever."""
-    client = connect(url, timeout_s=5)
+    client = raw_client(url)
     for key in await client.keys():
         content = await (client.zrange(key, 0, -1) if await client.type(key) == b"zset" else client.hgetall(key))
         assert MARKER not in repr((key, content))
