@@ -121,7 +121,7 @@ async def test_with_the_acl_rules_everything_works_and_nothing_else_may(guarded,
     for user in ("forebay-proxy", "forebay-worker"):
         named = {word[1:].replace("|", " ").upper() for word in rule_of(user) if word.startswith("+")}
         allowed, refused = await split_by_rule(admin, user)
-        assert allowed <= named | {"AUTH", "QUIT", "RESET"}  # these three every connection may
+        assert allowed <= named | {"AUTH", "HELLO", "QUIT", "RESET"}  # these every connection may
         assert len(refused) > 200
         for key in ("other", "forebay", "xforebay:{default}:instances"):
             assert await admin.execute_command("ACL", "DRYRUN", user, "HGET", key, "f") != b"OK"
