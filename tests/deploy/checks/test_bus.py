@@ -79,9 +79,9 @@ def test_versions_are_compared_as_numbers(info, verdict):
 @pytest.mark.parametrize(
     ("info", "count"),
     [
-        ({"maxmemory_policy": "noeviction", "maxmemory": 100}, 0),
-        ({"maxmemory_policy": "allkeys-lru", "maxmemory": 0}, 0),
-        ({"maxmemory_policy": "allkeys-lru", "maxmemory": 100}, 1),
+        ({"maxmemory_policy": "noeviction", "maxmemory": "100"}, 0),
+        ({"maxmemory_policy": "allkeys-lru", "maxmemory": "0"}, 0),
+        ({"maxmemory_policy": "allkeys-lru", "maxmemory": "100"}, 1),
     ],
 )
 def test_a_server_that_would_evict_is_noted(info, count):
