@@ -157,9 +157,9 @@ class Publisher:
             (self._pressure_key, self._instances_key, self._reserved_key),
             (encode_record(record), self.epoch, self.sequence, ttl_ms, self.instance, *settled),
         )
-        if not is_stored and int(detail) > self.epoch:
-            self._give_way(int(detail))
-        elif is_stored:
+        if not is_stored:
+            self._meet(int(detail))
+        else:
             self.published += 1
             self.settled += settled_now[0]
             self.last_record = record
@@ -167,6 +167,19 @@ class Publisher:
                 self._arrived.pop(reservation, None)
             if not detail:
                 self.announce()  # the bus lost the registration: not at the next renewal, now
+
+    def _meet(self, epoch: int) -> None:
+        """Another worker owns the instance: a newer one, or one that was given the same epoch.
+
+        That can be after a failover to a copy without the claim of the other. Of two with one epoch, who is
+        refused claims a newer one, and the other then gives way; or they would go on taking turns for ever.
+        """
+        if epoch > self.epoch:
+            self._give_way(epoch)
+            return
+        log.warning("instance %s: another worker has our epoch %d; claiming a new one", self.instance, self.epoch)
+        self.epoch = 0
+        self.announce()
 
     def _give_way(self, epoch: int) -> None:
         if self.is_superseded:

@@ -29,6 +29,17 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
+-- Reply of a command on a key of ours. What stands there and is of another type was not written here, and goes: every
+-- call that meets it would fail until somebody deleted it.
+local function ours(command, key, ...)
+  local reply = redis.pcall(command, key, ...)
+  if type(reply) ~= 'table' or not reply.err then
+    return reply
+  end
+  redis.call('DEL', key) -- a server that refuses writes refuses this one
+  return redis.call(command, key, ...)
+end
+
 -- Server time in microseconds.
 local function server_us()
   local now = redis.call('TIME')
@@ -103,15 +114,9 @@ local function recount(key, now_us)
   return tokens, requests, oldest
 end
 
--- Sums now and the earliest expiry, after a recount if one is due. What is no hash is nobody's reservations, and goes: it
--- would fail every choice in which this instance is offered.
+-- Sums now and the earliest expiry, after a recount if one is due.
 local function sweep(key, now_us)
-  local stored = redis.pcall('HMGET', key, 'tokens', 'requests', 'oldest')
-  if stored.err then
-    redis.call('DEL', key)
-    return 0, 0
-  end
-  local tokens, requests, oldest = sums_of(stored, now_us)
+  local tokens, requests, oldest = sums_of(ours('HMGET', key, 'tokens', 'requests', 'oldest'), now_us)
   if tokens then
     return tokens, requests, oldest
   end
@@ -143,7 +148,7 @@ end
 
 -- What is left of it now. What is stored and no number was not written here, and counts as nothing.
 local function spent_now(key, per_minute, now_us)
-  local stored = redis.call('HMGET', key, 'tokens', 'at_us')
+  local stored = ours('HMGET', key, 'tokens', 'at_us')
   local tokens, at_us = finite(stored[1]), whole(stored[2], 0, LARGEST)
   if not tokens or not at_us then
     return 0

@@ -20,9 +20,9 @@ if not epoch or not sequence or not ttl_ms or record == '' or instance == '' the
 end
 
 -- What is stored and is no epoch was not written by a worker, and fences nobody off.
-local stored = redis.call('HMGET', KEYS[1], 'epoch', 'sequence')
+local stored = ours('HMGET', KEYS[1], 'epoch', 'sequence')
 local stored_epoch, stored_sequence = whole(stored[1], 1, LARGEST) or 0, whole(stored[2], 0, LARGEST) or 0
-local entry = redis.call('HGET', KEYS[2], instance)
+local entry = ours('HGET', KEYS[2], instance)
 local entry_text, entry_expires = string.match(entry or '', '^(%d+);(%d+);')
 local entry_epoch = whole(entry_text, 1, LARGEST) or 0
 

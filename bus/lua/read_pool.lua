@@ -18,7 +18,10 @@ local now_us = tonumber(now[1]) * 1000000 + tonumber(now[2])
 local reply = {now[1], now[2], false}
 local largest_record, largest_entry = tonumber(ARGV[2]), tonumber(ARGV[3])
 if ARGV[1] == '1' then
-  local entries = redis.call('HGETALL', KEYS[1])
+  local entries = redis.pcall('HGETALL', KEYS[1])
+  if entries.err then -- a key of another type: the next publish replaces it
+    entries = {}
+  end
   for i, text in ipairs(entries) do
     if #text > largest_entry then
       entries[i] = ''

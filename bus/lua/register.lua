@@ -19,9 +19,9 @@ end
 local now_us = server_us()
 
 -- What is stored and is no epoch was not written by a worker, and fences nobody off.
-local entry = redis.call('HGET', KEYS[1], instance)
+local entry = ours('HGET', KEYS[1], instance)
 local entry_epoch = whole(string.match(entry or '', '^(%d+);'), 1, LARGEST) or 0
-local pressure_epoch = whole(redis.call('HGET', KEYS[2], 'epoch'), 1, LARGEST) or 0
+local pressure_epoch = whole(ours('HGET', KEYS[2], 'epoch'), 1, LARGEST) or 0
 local owner = math.max(entry_epoch, pressure_epoch)
 
 if epoch == 0 then

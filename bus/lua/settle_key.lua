@@ -11,7 +11,7 @@ if not id or not per_minute or not correction then
   return redis.error_reply('ERR settle_key: id, per_minute and correction, in range')
 end
 if id ~= '' then
-  redis.call('ZREM', KEYS[1], id)
+  ours('ZREM', KEYS[1], id)
 end
 if per_minute > 0 and correction ~= 0 then
   local now_us = server_us()

@@ -20,7 +20,7 @@ end
 local now_us = server_us()
 local is_renewal = false
 if lease_ms > 0 then
-  redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', digits(now_us))
+  ours('ZREMRANGEBYSCORE', KEYS[1], '-inf', digits(now_us))
   is_renewal = redis.call('ZSCORE', KEYS[1], id) and true or false
   if not is_renewal and inflight > 0 and redis.call('ZCARD', KEYS[1]) >= inflight then
     return {-1, 0}

@@ -29,6 +29,19 @@ async def test_no_more_are_let_in_than_may_be_in_flight_and_an_end_makes_room(li
     assert await take(limits, "c", two) == ("", True)
 
 
+async def test_keys_of_another_type_are_replaced(bus, limits):
+    """Whoever put them there: a request is let in and ended, and the limits hold."""
+    one = Limits(inflight=1, tokens_per_minute=100)
+    for act in (lambda: take(limits, "a", one, 100), lambda: limits.settle("team-a", one, lease="a", correction=-1)):
+        for key in (LEASES, SPENT):
+            await bus.client.delete(key)
+            await bus.client.set(key, "of another type")
+        await act()
+        assert not {await bus.client.type(key) for key in (LEASES, SPENT)} & {b"string"}
+    await limits.take("team-a", one, lease="b", tokens=100)
+    assert await take(limits, "c", one) == ("inflight", False)
+
+
 async def test_ending_twice_frees_one_place(limits):
     """A late or repeated end changes nothing."""
     one = Limits(inflight=1)

@@ -3,11 +3,14 @@ import contextlib
 import logging
 import time
 
+import pytest
+
 from bus.in_transit import Offer
-from bus.keys import instances_key, pressure_key
+from bus.keys import instances_key, pressure_key, reserved_key
 from bus.publisher import COALESCE_S
+from bus.reader import Reader
 from bus.record import decode_record
-from bus.registration import decode_entry
+from bus.registration import decode_entry, encode_registration
 from bus.reservations import Reservations
 from tests.bus.worker import POOL, Worker, registration, until
 
@@ -34,6 +37,13 @@ async def entry(bus, instance="a"):
     """The registration that stands in the bus."""
     raw = await bus.client.hget(INSTANCES, instance)
     return None if raw is None else decode_entry(raw)
+
+
+async def _claimed_ahead_of_the_clock(bus) -> int:
+    """An epoch as a server whose clock is an hour ahead has given it, in an entry of its own."""
+    epoch = int(time.time() + 3600) * 1_000_000
+    await bus.client.hset(INSTANCES, "a", b"%d;%d;" % (epoch, epoch) + encode_registration(registration("a")))
+    return epoch
 
 
 async def test_the_first_publish_registers_and_stores_a_record_of_the_epoch_it_was_given(bus):
@@ -184,6 +194,47 @@ async def test_an_older_worker_that_publishes_first_after_a_loss_still_gives_way
     assert (await stored(bus)).epoch == newer.publisher.epoch
 
 
+async def test_of_two_workers_that_were_given_one_epoch_only_one_goes_on(bus):
+    """A failover to a copy that lacks the last claim, on a server whose clock is behind: the next one gets it again."""
+    ahead = await _claimed_ahead_of_the_clock(bus)
+    copy = await bus.client.hgetall(INSTANCES)
+    first, second = Worker(bus.client), Worker(bus.client)
+    for _ in range(3):
+        await first.publish()
+    await bus.client.flushall()
+    await bus.client.hset(INSTANCES, mapping=copy)
+    await second.publish()
+    assert second.publisher.epoch == first.publisher.epoch == ahead + 1
+
+    for _ in range(5):
+        await first.publish()
+        await second.publish()
+
+    assert [first.gave_way, second.gave_way].count(1) == 1
+    winner = first if second.gave_way else second
+    assert (await stored(bus)).epoch == (await entry(bus)).epoch == winner.publisher.epoch > ahead + 1
+
+
+async def test_a_worker_whose_epoch_is_ahead_of_the_clock_stays_until_another_has_seen_it(bus):
+    """A loss of everything and a clock set back give the next worker a lower epoch: one gives way, not both."""
+    await _claimed_ahead_of_the_clock(bus)
+    older, newer = Worker(bus.client), Worker(bus.client)
+    await older.publish()
+    await bus.client.flushall()
+    await newer.publish()
+    assert newer.publisher.epoch < older.publisher.epoch
+
+    await older.publish()
+    await newer.publish()
+
+    assert (older.gave_way, newer.gave_way) == (0, 1)
+    restarted = Worker(bus.client)  # as whatever keeps workers running does
+    await restarted.publish()
+    assert restarted.publisher.epoch > older.publisher.epoch
+    await older.publish()
+    assert older.gave_way == 1
+
+
 async def test_a_lost_registration_is_announced_with_the_next_publish(bus):
     """After FLUSHALL a running worker is known again without waiting for its renewal, under the same epoch."""
     worker = Worker(bus.client, ttl_ms=300)
@@ -195,6 +246,27 @@ async def test_a_lost_registration_is_announced_with_the_next_publish(bus):
         await until(lambda: _is_registered(bus))
 
     assert (await entry(bus)).epoch == epoch
+
+
+@pytest.mark.parametrize("key", [PRESSURE, INSTANCES, reserved_key(POOL, "a")])
+async def test_a_key_of_another_type_is_replaced(bus, key):
+    """Whoever put it there: a worker that publishes and one that claims an epoch go on, and so do readers."""
+    worker, reader = Worker(bus.client), Reader(bus.connect(), POOL, budget_s=5)
+    await worker.publish()
+    await reader.view()
+    for publisher in (worker, Worker(bus.client)):
+        await bus.client.delete(key)
+        await bus.client.set(key, "no hash")
+        reader._entries_at_s = float("-inf")  # they are read again
+        assert list((await reader.view()).readings) == ["a"]
+        await publisher.publish()
+        assert publisher.publisher.failures == 0
+        assert await bus.client.type(key) in (b"hash", b"none")
+        await publisher.publish()  # a registration that was lost is announced by then
+        reader._entries_at_s = float("-inf")  # they are read again
+        assert (await reader.view()).readings["a"].record is not None
+        assert (await entry(bus)).epoch == publisher.publisher.epoch
+    assert reader.read_failures == 0
 
 
 async def test_the_registration_is_renewed_after_a_third_of_its_life(bus, clock):
