@@ -9,5 +9,9 @@ class BusUnavailable(ForebayError):
     """The bus did not answer in time, or answered that it cannot serve."""
 
 
+class BusUnfit(ForebayError):
+    """The server answers, and cannot do what the bus needs of it."""
+
+
 class InvalidName(ForebayError):
     """A pool or instance name that cannot be part of a Redis key."""

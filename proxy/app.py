@@ -12,6 +12,7 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from bus.client import connect
+from bus.fitness import demand_fitness
 from bus.hop.admin import Page, behind_key
 from bus.hop.process import run_until_signal
 from bus.hop.secrets import read_secret
@@ -99,7 +100,7 @@ class Replica:
         return self._admin.port if self._admin else 0
 
     async def start(self) -> None:
-        """Read the bus once, then listen. Raises PortBusy."""
+        """Read the bus once, then listen. Raises PortBusy, and BusUnfit for a server that can never be the bus."""
         config = self._config
         health: dict[str, Page] = {"/health": self._health, "/ready": self._ready}
         pages: dict[str, Page] = {
@@ -109,6 +110,7 @@ class Replica:
             "/debug/selections": self._selections,
         }
         admin = behind_key(pages, self._admin_key)
+        await demand_fitness(self._links[0], config.pool[0])
         await self._look_first()
         await asyncio.gather(*(reservations.prepare() for reservations in self._reservations))
         await self._uplinks.look_up()

@@ -10,6 +10,7 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from bus.client import connect
+from bus.fitness import demand_fitness
 from bus.hop.admin import Page, behind_key
 from bus.hop.process import run_until_signal
 from bus.hop.secrets import read_secret
@@ -63,8 +64,9 @@ class Worker:
         return self._admin.port if self._admin else 0
 
     async def start(self) -> None:
-        """Listen, then announce. Raises PortBusy."""
+        """Listen, then announce. Raises PortBusy, and BusUnfit for a server that can never be the bus."""
         config = self._config
+        await demand_fitness(self._bus, config.pool)
         admin_tls = None if is_loopback(config.admin_host) else self._tls
         self._admin = Listener.of_app(self._admin_app(), config.admin_host, config.admin_port, tls=admin_tls)
         await self._admin.start()

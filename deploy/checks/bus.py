@@ -2,11 +2,11 @@
 
 import re
 
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from bus.client import connect
 from bus.errors import BusUnavailable
-from bus.keys import pressure_key
+from bus.fitness import NEEDED, refused
 from bus.link import Link
 from deploy.allowed import PASSWORD
 from deploy.checks.finding import Finding, note, right, wrong
@@ -14,14 +14,6 @@ from deploy.checks.finding import Finding, note, right, wrong
 ANSWER_S = 2.0
 
 OLDEST = {"Redis": (7, 0), "Valkey": (7, 2)}
-
-PROBE_SCRIPT = """
-local now = redis.call('TIME')
-redis.call('HSET', KEYS[1], 'probe', now[1])
-redis.call('PEXPIRE', KEYS[1], 1000)
-return redis.call('DEL', KEYS[1])
-"""
-"""What Forebay's scripts do, in small: TIME before a write, a hash, an expiry. Leaves nothing."""
 
 
 async def check_bus(url: str) -> list[Finding]:
@@ -41,7 +33,7 @@ async def check_bus(url: str) -> list[Finding]:
             await script_finding(subject, client),
             *eviction_findings(subject, info),
         ]
-    except (AuthenticationError, NoPermissionError) as error:
+    except AuthenticationError as error:
         return [wrong(subject, str(error), "put user and password into the URL, redis://USER:PASSWORD@HOST:PORT/0")]
     except (RedisError, OSError, TimeoutError) as error:
         text = f"no answer: {error or type(error).__name__}"
@@ -86,17 +78,9 @@ async def info_of(client: Link) -> dict[str, str] | None:
 
 
 async def script_finding(subject: str, client: Link) -> Finding:
-    """Return whether scripts may run, ask for the time, and write below Forebay's prefix."""
-    try:
-        sha = await client.execute_command("SCRIPT", "LOAD", PROBE_SCRIPT)
-        await client.execute_command("EVALSHA", sha, 1, pressure_key("forebay-check", "probe"))
-    except ResponseError as error:
-        return wrong(
-            subject,
-            f"scripts do not run: {error}",
-            "give this user the ACL rule of the README, section Security",
-        )
-    return right(subject, "scripts run and may ask for the time")
+    """Return whether the scripts find what they need."""
+    complaint = await refused(client, "forebay-check")
+    return wrong(subject, complaint, NEEDED) if complaint else right(subject, "scripts find all they need")
 
 
 def eviction_findings(subject: str, info: dict[str, str]) -> list[Finding]:

@@ -2,8 +2,9 @@ import pytest
 
 from bus.client import connect
 from deploy.checks.bus import check_bus, eviction_findings, version_finding
-from deploy.embedded import EmbeddedServer
+from deploy.embedded import EmbeddedServer, find_server
 from deploy.ports import free_ports
+from tests.bus.forms.node import Node
 
 
 @pytest.fixture
@@ -51,6 +52,15 @@ async def test_a_user_who_may_not_run_scripts_is_told_which_rights_are_needed(se
     lines = await verdicts(f"redis://weak:pw@127.0.0.1:{server.port}/0")
     assert any(line.startswith("wrong") and "ACL rule" in line for line in lines), lines
     assert not any("weak:pw" in line for line in lines)
+
+
+async def test_a_server_without_time_in_scripts_is_wrong():
+    """Some managed servers take scripts and forbid them the clock: the line names it and what is needed."""
+    with Node(find_server(), free_ports(1)[0], 'rename-command TIME ""') as node:
+        lines = await verdicts(f"redis://127.0.0.1:{node.port}")
+    (line,) = [line for line in lines if line.startswith("wrong")]
+    assert "TIME in scripts: ERR" in line
+    assert "SCRIPT LOAD, EVALSHA" in line
 
 
 async def test_a_wrong_password_is_said_and_not_repeated(server):
