@@ -14,13 +14,13 @@ from rich.live import Live
 from rich.text import Text
 
 from deploy import loads_view, selections_view
+from deploy.admin import ANSWER_S, admin_headers, admin_key_option, admin_session
 from deploy.loads import Loads
 from deploy.loads import decode as decode_loads
 
 _option = partial(click.option, show_envvar=True)
 
 _CHOICES = 5
-_ANSWER_S = 2.0  # a replica answers its debug endpoints in milliseconds; later than this it is as good as gone
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -48,21 +48,23 @@ Example: forebay top --target http://10.0.0.3:9000 --once"""
     help="Time between two looks, s.",
 )
 @_option("--once", is_flag=True, help="Look once and end: exit status 0, or 1 if the replica does not answer.")
+@admin_key_option
 @click.pass_context
-def top(ctx: click.Context, target: str, interval: float, once: bool) -> None:
+def top(ctx: click.Context, target: str, interval: float, once: bool, admin_key_file: str) -> None:
     """Show the load of every instance as a replica sees it, and its last choices; Ctrl-C ends it.
 
     A replica that goes away is waited for. Where standard output is no terminal, a plain line is printed each time.
     """
     if not target.startswith(("http://", "https://")):
         raise click.BadParameter(f"{target}: must be http://HOST:PORT", ctx=ctx, param_hint="--target")
+    headers = admin_headers(admin_key_file)
     console = Console()
     with ExitStack() as stack:
         if console.is_terminal and not once:
             show = _live(stack.enter_context(Live(console=console, auto_refresh=False, screen=True)))
         else:
             show = _printer(console)
-        is_answered = asyncio.run(_watch(target.rstrip("/"), interval, once, show))
+        is_answered = asyncio.run(_watch(target.rstrip("/"), headers, interval, once, show))
     ctx.exit(1 if once and not is_answered else 0)
 
 
@@ -74,13 +76,19 @@ def _printer(console: Console) -> Callable[[RenderableType, str], None]:
     return lambda view, line: console.print(view) if console.is_terminal else click.echo(line)
 
 
-async def _watch(target: str, interval_s: float, is_once: bool, show: Callable[[RenderableType, str], None]) -> bool:
+async def _watch(
+    target: str,
+    headers: dict[str, str],
+    interval_s: float,
+    is_once: bool,
+    show: Callable[[RenderableType, str], None],
+) -> bool:
     """Poll and show until told to stop; returns whether the last poll was answered."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     last: Sample | None = None
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S)) as session:
+    async with admin_session(headers) as session:
         while not stop.is_set():
             sample = await poll(session, target)
             show(*views(sample, last, target))
@@ -99,7 +107,7 @@ async def poll(session: aiohttp.ClientSession, target: str) -> Sample:
         loads = decode_loads(await _get(session, f"{target}/debug/instance_loads"))
         selections = selections_view.decode(await _get(session, f"{target}/debug/selections?limit={_CHOICES}"))
     except TimeoutError:
-        return Sample(None, nothing, f"no answer within {_ANSWER_S:g} s")
+        return Sample(None, nothing, f"no answer within {ANSWER_S:g} s")
     except msgspec.MsgspecError as error:
         return Sample(None, nothing, f"not the answer of a Forebay replica: {error}")
     except (aiohttp.ClientError, OSError) as error:

@@ -8,8 +8,7 @@ import msgspec
 from rich.console import Console
 
 from deploy import why_view
-
-_ANSWER_S = 2.0
+from deploy.admin import admin_headers, admin_key_option, admin_session
 
 
 @click.command(
@@ -28,8 +27,9 @@ Example: forebay why 3e91b1880f07455b --target http://10.0.0.3:9000 --target htt
     metavar="URL",
     help="Admin listener of a replica, repeatable: whichever remembers the request answers.",
 )
+@admin_key_option
 @click.pass_context
-def why(ctx: click.Context, request_id: str, targets: tuple[str, ...]) -> None:
+def why(ctx: click.Context, request_id: str, targets: tuple[str, ...], admin_key_file: str) -> None:
     """Show for a past request every candidate's terms, what was unknown, and how close it was.
 
     A replica remembers its last 256 choices.
@@ -37,7 +37,7 @@ def why(ctx: click.Context, request_id: str, targets: tuple[str, ...]) -> None:
     for target in targets:
         if not target.startswith(("http://", "https://")):
             raise click.BadParameter(f"{target}: must be http://HOST:PORT", ctx=ctx, param_hint="--target")
-    pages, problems = asyncio.run(_ask(request_id, targets))
+    pages, problems = asyncio.run(_ask(request_id, targets, admin_headers(admin_key_file)))
     console = Console(width=None if Console().is_terminal else 200)
     found = [choice for page in pages for choice in reversed(page.selections)]
     for attempt, choice in enumerate(found, start=1):
@@ -48,10 +48,12 @@ def why(ctx: click.Context, request_id: str, targets: tuple[str, ...]) -> None:
         raise click.ClickException(f"no replica that answered remembers a request {request_id!r}")
 
 
-async def _ask(request_id: str, targets: tuple[str, ...]) -> tuple[list[why_view.Page], list[str]]:
+async def _ask(
+    request_id: str, targets: tuple[str, ...], headers: dict[str, str]
+) -> tuple[list[why_view.Page], list[str]]:
     """Pages of the replicas that answer, and what was wrong with the others."""
     pages, problems = [], []
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S)) as session:
+    async with admin_session(headers) as session:
         for target in targets:
             try:
                 url = f"{target.rstrip('/')}/debug/selections"
