@@ -8,7 +8,7 @@ import time
 
 from aiohttp import web
 
-from bus.hop.headers import SECRET
+from bus.hop.headers import REFUSED, SECRET, VERDICT
 from bus.hop.openai_error import error_body
 from bus.hop.secrets import Secret
 from bus.hop.server import Handler
@@ -42,7 +42,8 @@ class Door:
                 count,
             )
         body = error_body("only proxies may call a worker", kind="invalid_request_error", code="invalid_secret")
-        return web.Response(status=403, body=body, content_type="application/json")
+        headers = {VERDICT: REFUSED}  # a proxy of ours with another secret: not its client's fault, others may serve it
+        return web.Response(status=403, body=body, content_type="application/json", headers=headers)
 
 
 def _is_health(request: web.BaseRequest) -> bool:

@@ -4,6 +4,7 @@ import logging
 
 import msgspec
 
+from bus.hop.headers import REFUSED, VERDICT
 from tests.hop.scripted import Asked, Peer
 
 SECRET = "proxies-know-this-one"  # noqa: S105 - of this test only
@@ -25,6 +26,7 @@ async def test_without_the_secret_a_worker_refuses_everything_but_health(site, t
                 caller = await one.ask(path=path, **headers)
                 status, body = await caller.answer()
                 assert (status, msgspec.json.decode(body)["error"]["code"]) == (403, "invalid_secret")
+                assert caller.headers[VERDICT] == REFUSED  # a proxy tries another worker
     assert not one.posts
     assert {asked.target for asked in one.engine.asked} - asked_before <= {"/metrics", "/v1/models"}  # its own watch
     assert [record.levelname for record in caplog.records] == ["WARNING"]
