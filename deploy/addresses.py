@@ -15,14 +15,16 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 def parsed_engine(text: str) -> InstanceConfig:
     """Return the instance a text names; without an id it is called after its host and port. Raises ValueError.
 
+    The `/v1` with which clients are told the URL may stand there: it is part of every path anyway.
+
     >>> parsed_engine("http://10.0.0.5:8000/")
     InstanceConfig(id='10.0.0.5-8000', engine_url='http://10.0.0.5:8000')
-    >>> parsed_engine("big=https://gpu.example")
+    >>> parsed_engine("big=https://gpu.example/v1")
     InstanceConfig(id='big', engine_url='https://gpu.example')
     """
     head, sign, tail = text.partition("=")
     has_id = bool(sign) and "://" not in head
-    url = (tail if has_id else text).strip().rstrip("/")
+    url = (tail if has_id else text).strip().rstrip("/").removesuffix("/v1")
     parts = split(url)
     identity = head.strip() if has_id else slug(parts)
     if not IDENTIFIER.fullmatch(identity):

@@ -16,6 +16,7 @@ import msgspec
 
 from deploy.cluster.cluster import Cluster, check_ports
 from deploy.cluster.config import UpConfig
+from deploy.cluster.engines import complaint, without_model
 from deploy.cluster.gauge import Gauge, report_of
 from deploy.cluster.interrupts import interrupts, unless_stopped
 from deploy.cluster.plan import Plan, Surroundings, dialled, plan
@@ -56,6 +57,10 @@ async def run_in(folder: Path, config: UpConfig, settings: Path | None) -> bool:
                 if not started:
                     return bool(cluster.deaths)
                 click.echo(greeting(config))
+                for engine in (
+                    await unless_stopped(stop, without_model(session, loads_urls(config)[0], config.engines)) or ()
+                ):
+                    click.echo(complaint(engine))
                 lines = await watched(cluster, config, here, session, stop, screen)
             click.echo("\n".join(lines))  # when everything has ended, so that it stays the last thing seen
             return bool(cluster.deaths)
@@ -86,9 +91,7 @@ async def watched(
     screen: Screen,
 ) -> list[str]:
     """Watch until the end, end the traffic, and return the summary."""
-    host = dialled(config.host)
-    urls = [f"http://{host}:{port}/debug/instance_loads" for port in config.admin_ports]
-    gauge = Gauge(urls, here.progress_file if config.demo_traffic else None)
+    gauge = Gauge(loads_urls(config), here.progress_file if config.demo_traffic else None)
     watch = Watch(cluster, gauge)
     with screen:
         await watch.until(stop, session, screen, run_s=config.run_s)
@@ -138,6 +141,11 @@ def made_folder(config: UpConfig) -> Path:
     folder = Path(config.run_dir)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def loads_urls(config: UpConfig) -> list[str]:
+    """Return each replica's page of loads."""
+    return [f"http://{dialled(config.host)}:{port}/debug/instance_loads" for port in config.admin_ports]
 
 
 def greeting(config: UpConfig) -> str:

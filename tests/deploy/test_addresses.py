@@ -10,6 +10,8 @@ from workers.config import InstanceConfig
         ("http://10.0.0.5:8000", "10.0.0.5-8000", "http://10.0.0.5:8000"),
         ("http://host/", "host-80", "http://host"),
         ("https://host", "host-443", "https://host"),
+        ("http://host:8000/v1/", "host-8000", "http://host:8000"),
+        ("http://host:8000/v1", "host-8000", "http://host:8000"),
         ("big=http://host:1/base/", "big", "http://host:1/base"),
         ("http://host:1/a=b", "host-1", "http://host:1/a=b"),
         ("http://[::1]:8000", "--1-8000", "http://[::1]:8000"),

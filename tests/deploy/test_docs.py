@@ -129,3 +129,11 @@ def test_the_readme_leads_to_every_document():
     linked = set(re.findall(r"\(deploy/docs/([\w-]+\.md)\)", README.read_text(encoding="utf-8")))
 
     assert linked == {path.name for path in DOCS}
+
+
+@pytest.mark.parametrize("path", [*DOCS, README], ids=by_name)
+def test_every_make_target_that_is_named_is_there(path):
+    """A command that is printed can be typed."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+    assert set(re.findall(r"(?:`|\$ )make ([a-z-]+)", path.read_text(encoding="utf-8"))) <= targets
