@@ -26,12 +26,13 @@ TTL_S: Final = 1.5
 """Life of a record: the default."""
 
 #: Less patient than the defaults, as an operator whose engines answer within a second would have it.
-WORKER: Final = ("--silence-timeout-s", "1.5", "--scrape-interval-ms", "250")
-REPLICA: Final = ("--silence-timeout-s", "2.5", "--tries", "3")
+WORKER: Final = ("--scrape-interval-ms", "250")
+REPLICA: Final = ("--tries", "3")
 
-#: Longest wait for a first event, for an engine of speed 1; a slower one is given more.
-WORKER_WAITS_S: Final = 2.4
-REPLICA_WAITS_S: Final = 6.0
+#: Longest wait for a first event, and between two bytes, for an engine of speed 1; a slower one is given more: between
+#: two events of four tokens it may prefill four of the longest prompts.
+WORKER_WAITS_S: Final = (2.4, 3.0)
+REPLICA_WAITS_S: Final = (6.0, 5.0)
 
 #: Twice as fast as the default, so that a second holds some 25 requests.
 MODEL: Final = EngineModel(speed=2.0)
@@ -127,7 +128,7 @@ class Stand:
         engine = Engine(f"http://{HOST}:{seat.engine.port}")
         ports = ("--port", str(seat.port), "--admin-port", str(seat.admin_port), "--advertise-host", LINKED_HOST)
         bus = ("--redis", f"redis://{HOST}:{seat.bus.port}/0")
-        waits = ("--first-event-timeout-s", str(WORKER_WAITS_S / self.engine_model.speed))
+        waits = self._waits(WORKER_WAITS_S)
         return self.fleet.start_worker(name, engine, *bus, *ports, *WORKER, *waits, *words, variables=variables)
 
     def start_replica(self, name: str) -> Replica:
@@ -137,9 +138,14 @@ class Stand:
         seat = self.seats[name]
         ports = ("--port", str(seat.port), "--admin-port", str(seat.admin_port))
         bus = ("--redis", f"redis://{HOST}:{seat.bus.port}/0")
-        waits = ("--first-event-timeout-s", str(REPLICA_WAITS_S / self.engine_model.speed))
+        waits = self._waits(REPLICA_WAITS_S)
         self.replicas[name] = self.fleet.start_replica(*bus, *ports, *REPLICA, *waits)
         return self.replicas[name]
+
+    def _waits(self, longest_s: tuple[float, float]) -> tuple[str, ...]:
+        """Options that say how long to wait, by the engines' speed."""
+        first_s, silence_s = (each / self.engine_model.speed for each in longest_s)
+        return "--first-event-timeout-s", str(first_s), "--silence-timeout-s", str(silence_s)
 
     async def start_bus(self) -> None:
         """Start an empty server where the old one was."""
