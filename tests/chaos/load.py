@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 import aiohttp
@@ -33,17 +34,29 @@ STREAMS: Final = 0.7
 PATH: Final = "/v1/chat/completions"
 
 
-def trace() -> list[TraceRow]:
-    """Rows of the conversation trace, cut to size."""
-    return [
-        TraceRow(row.at_s, min(row.prompt_tokens, PROMPT_TOKENS), min(row.output_tokens, OUTPUT_TOKENS))
-        for row in read_trace(trace_path("conv-sample"))
-    ]
+#: Requests over which the load is held: the trace swings between 0.7 and 1.3 of its mean, and a share of the capacity
+#: that is now and then all of it says nothing. Bursts within stay.
+STEADY_REQUESTS: Final = 100
+
+
+def trace(first: int = 0) -> list[TraceRow]:
+    """Rows of the conversation trace from the `first` on and around, cut to size, about one a second."""
+    rows = list(read_trace(trace_path("conv-sample")))
+    gaps = [0.0, *(after.at_s - before.at_s for before, after in pairwise(rows))]
+    at_s, found = 0.0, []
+    for begin in range(0, len(rows), STEADY_REQUESTS):
+        places = [(first + place) % len(rows) for place in range(begin, min(begin + STEADY_REQUESTS, len(rows)))]
+        mean_s = sum(gaps[place] for place in places) / len(places)
+        for place in places:
+            at_s += gaps[place] / mean_s
+            row = rows[place]
+            found.append(TraceRow(at_s, min(row.prompt_tokens, PROMPT_TOKENS), min(row.output_tokens, OUTPUT_TOKENS)))
+    return found
 
 
 def rate_per_s(load: float, engines: Sequence[EngineModel]) -> float:
     """Requests a second that are this share of what the engines can do."""
-    work = [(row.at_s, row.prompt_tokens, row.output_tokens) for row in trace()[:500]]
+    work = [(row.at_s, row.prompt_tokens, row.output_tokens) for row in trace()]
     return load * sum(capacity_per_s(work, engine) for engine in engines)
 
 
@@ -64,7 +77,7 @@ class Load:
         self._rng = random.Random(f"kinds {seed}")
         self._makers = {kind: PromptMaker(model, seed=seed, stream=kind, ignore_eos=True) for kind in (True, False)}
         self._calls: set[asyncio.Task[None]] = set()
-        self._start_row = random.Random(seed).randrange(1000)
+        self._first_row = random.Random(seed).randrange(2000)
 
     @contextlib.asynccontextmanager
     async def running(self):
@@ -81,9 +94,8 @@ class Load:
                 await asyncio.gather(*self._calls)
 
     def _dues(self) -> Iterator[tuple[float, TraceRow]]:
-        rows = trace()
-        turned = rows[self._start_row :]
-        yield from schedule(Plan(loop=True, rate=self._per_s), lambda: iter(turned))
+        rows = trace(self._first_row)
+        yield from schedule(Plan(loop=True, rate=self._per_s), lambda: iter(rows))
 
     async def _send_all(self, http: aiohttp.ClientSession) -> None:
         clock = asyncio.get_running_loop().time
