@@ -1,5 +1,6 @@
 """A Redis Cluster: three masters that share the slots, and a replica of each. Knows nothing of what is stored in it."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -62,6 +63,23 @@ class Cluster:
     def slot(self, key: str) -> int:
         """The slot of a key, as the servers compute it."""
         return int(self._living().ask("CLUSTER", "KEYSLOT", key))
+
+    def start_moving(self, key: str) -> Callable[[], None]:
+        """Begin to move a key's slot to another master, as resharding does; the function returned ends it."""
+        slot, source = self.slot(key), self.holder(key)
+        target = next(node for node in self.nodes if node is not source and node.says("role:master"))
+        names = [node.ask("CLUSTER", "MYID").decode() for node in (source, target)]
+        target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", names[0])
+        source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", names[1])
+
+        def end() -> None:
+            keys = [name.decode() for name in source.ask("CLUSTER", "GETKEYSINSLOT", slot, 100)]
+            if keys:
+                source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+            for node in (target, source):
+                node.ask("CLUSTER", "SETSLOT", slot, "NODE", names[1])
+
+        return end
 
     def _living(self) -> Node:
         """A node that answers."""

@@ -10,6 +10,7 @@ from bus.keys import instances_key, pressure_key
 from bus.reader import Reader
 from bus.reservations import Reservations
 from tests.bus.forms.cluster import MASTERS
+from tests.bus.forms.node import until
 from tests.bus.worker import Worker
 
 SCRIPTS = {"publish", "register", "read_pool", "reserve", "give_back", "take_key", "settle_key"}
@@ -132,6 +133,25 @@ async def test_a_first_burst_finds_the_node_that_has_the_keys(cluster, link_to, 
     link = link_to(f"redis://127.0.0.1:{wrong.port}")
     padding = [f"{key}:{'x' * 500}{number}" for number in range(1000)]  # longer than one reading of the socket
     assert await asyncio.gather(*(link.execute_command("EXISTS", name) for name in padding)) == [0] * 1000
+
+
+async def test_a_pool_is_followed_to_the_node_that_it_is_moved_to(cluster, link_to, pool):
+    """Resharding moves the slot of a living pool: its workers and replicas follow, and its epochs go with it."""
+    worker, reader = Worker(link_to(cluster.url), pool=pool), Reader(link_to(cluster.url), pool, budget_s=5)
+    await worker.publish()
+    await reader.view()
+    before, epoch = cluster.holder(instances_key(pool)), worker.publisher.epoch
+
+    end = cluster.start_moving(instances_key(pool))
+    await worker.publish()  # whatever becomes of it
+    end()
+
+    failures, published = worker.publisher.failures, worker.publisher.published
+    await worker.publish()
+    until(lambda: cluster.holder(instances_key(pool)) is not before, "all nodes know the new one")
+    assert (worker.publisher.failures, worker.publisher.published) == (failures, published + 1)
+    assert (await reader.view()).readings["a"].record.sequence == worker.publisher.sequence
+    assert worker.publisher.epoch == epoch
 
 
 async def test_dead_sentinels_are_passed_over(sentinels, link_to, pool):
