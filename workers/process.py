@@ -17,6 +17,7 @@ from bus.hop.secrets import read_secret
 from bus.hop.server import Listener
 from bus.hop.tls import client_tls, is_loopback, server_tls
 from bus.hop.tracing import tracer_of
+from bus.url import read_url
 from workers.config import WorkerConfig
 from workers.door import Door
 from workers.engine_watch import engine_headers
@@ -81,6 +82,12 @@ class Worker:
             instance.worker_url = f"{scheme}://{_in_url(config.advertise_host or config.host)}:{listener.port}"
             self.tasks.append(asyncio.create_task(instance.run(), name=f"instance {instance.id}"))
             log.info("instance %s: listening on %s", instance.id, instance.worker_url)
+            if is_out_of_reach(config.advertise_host or config.host, config.redis):
+                log.warning(
+                    "instance %s: proxies of other machines cannot dial %s; name what they can with --advertise-host",
+                    instance.id,
+                    instance.worker_url,
+                )
 
     async def stop(self) -> None:
         """Say that all instances drain, let running requests finish for at most `drain_s`, then withdraw and close."""
@@ -126,6 +133,24 @@ class Worker:
         """Predicted and real times to first token of the last requests, seconds."""
         page: dict[str, Any] = {instance.id: list(instance.predictions) for instance in self.instances}
         return web.Response(body=msgspec.json.encode(page), content_type="application/json")
+
+
+def is_out_of_reach(host: str, redis: str) -> bool:
+    """Whether proxies would not find this worker: an address that is none, or that of their own machine.
+
+    The latter is as it should be where the bus is on this machine too.
+
+    >>> is_out_of_reach("127.0.0.1", "redis://10.0.0.2:6379/0"), is_out_of_reach("10.0.0.5", "redis://10.0.0.2:6379/0")
+    (True, False)
+    >>> is_out_of_reach("127.0.0.1", "redis://localhost:6379/0"), is_out_of_reach("127.0.0.1", "unix:///run/redis.sock")
+    (False, False)
+    >>> is_out_of_reach("0.0.0.0", "redis://localhost:6379/0")
+    True
+    """
+    if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+        return True
+    servers = read_url(redis).servers
+    return is_loopback(host) and not all(server.is_socket or is_loopback(server.host) for server in servers)
 
 
 def _in_url(host: str) -> str:

@@ -88,6 +88,25 @@ async def test_told_to_stop_a_worker_ends_in_order(monkeypatch):
     await bus.close()
 
 
+@pytest.mark.parametrize(("advertised", "told"), [("", 1), ("10.0.0.5", 0)])
+async def test_a_worker_that_other_machines_cannot_dial_says_so(monkeypatch, caplog, advertised, told):
+    """The bus is elsewhere, and the worker on loopback: proxies there would dial themselves."""
+    bus = FakeBus()
+    monkeypatch.setattr("workers.process.connect", lambda *_, **__: bus.connect())
+    stop = asyncio.Event()
+    stop.set()
+    config = WorkerConfig(
+        redis="redis://10.0.0.2:6379/0",
+        instances=(InstanceConfig("a", "http://127.0.0.1:1"),),
+        advertise_host=advertised,
+    )
+
+    await serve_worker(config, stop)
+
+    assert caplog.text.count("instance a: proxies of other machines cannot dial http://127.0.0.1:") == told
+    await bus.close()
+
+
 async def test_a_fault_in_the_estimates_costs_signals_and_no_request(site, monkeypatch, caplog):
     """The record says what needs no estimate, the log says it once, and requests are served; then all is well again."""
 
