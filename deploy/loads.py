@@ -38,6 +38,13 @@ class InstanceLoad(msgspec.Struct, frozen=True):
     reason: str | None = None
     is_ejected: bool = False
     """Out of rotation after failures of its own."""
+    held_against: str | None = None
+    """Why fewer requests go there than elsewhere, in words."""
+    is_full: bool = False
+    """Its worker would answer 429 now."""
+    in_transit_tokens: int | None = None
+    """Reserved there by all replicas, and in no record yet."""
+    in_transit_requests: int | None = None
     unbelievable: tuple[str, ...] = ()
     """Signals whose numbers cannot be true."""
     signals: dict[str, Signal] = {}

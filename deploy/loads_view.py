@@ -20,7 +20,7 @@ __all__ = ["Loads", "decode", "plain_line", "render"]
 _BAR_CELLS: Final = 10
 _BAR_FLOOR_MS: Final = 1000.0  # a full bar is at least a second, so that an idle fleet does not look busy
 _LINE_INSTANCES: Final = 8
-_STATE_STYLES: Final = {"ready": "green", "draining": "yellow", "unknown": "red", "ejected": "red"}
+_STATE_STYLES: Final = {"ready": "green", "draining": "yellow", "unknown": "red", "ejected": "red", "full": "yellow"}
 _TIER_STYLES: Final = {"measured": "green", "in_flight": "yellow", "round_robin": "red"}
 _BUS_STYLES: Final = {"fresh": "green", "stale": "yellow", "blind": "red"}
 
@@ -119,13 +119,13 @@ def _table(loads: Loads, shares: dict[tuple[str, str], float]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     has_pools = len({instance.pool for instance in loads.instances}) > 1
     left = [*(["pool"] if has_pools else []), "instance", "state"]
-    right = ["age", "in flight", "prepare q+run", "ready q+run", "prefill", "decode"]
+    right = ["age", "in flight", "prepare\nq+run", "ready\nq+run", "prefill", "decode"]
     for column in left:
         table.add_column(column, no_wrap=True)
     for column in right:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("predicted backlog", no_wrap=True)
-    for column in ("kv", "score", "share"):
+    for column in ("kv", "in\ntransit", "score", "share"):
         table.add_column(column, justify="right", no_wrap=True)
     full_ms = max([_BAR_FLOOR_MS, *(_value(i, "predicted_total_backlog_ms") or 0.0 for i in loads.instances)])
     for instance in _ordered(loads):
@@ -138,7 +138,7 @@ def _reasons(loads: Loads) -> Iterator[Text]:
     """What is wrong with an instance's record, a line each: a column for them would squeeze the numbers."""
     for instance in _ordered(loads):
         unbelievable = f"cannot be true: {', '.join(instance.unbelievable)}" if instance.unbelievable else ""
-        words = "; ".join(part for part in (instance.reason, unbelievable) if part)
+        words = "; ".join(part for part in (instance.reason, instance.held_against, unbelievable) if part)
         if words:
             yield Text.assemble((f"{instance.id}: ", "bold"), (words, "dim"))
 
@@ -158,7 +158,8 @@ def _cells(instance: InstanceLoad, full_ms: float, share: float | None) -> list[
         _shown(instance, "active_decode_count"),
         f"[cyan]{drawn}[/] {_shown(instance, 'predicted_total_backlog_ms', duration)}",
         _shown(instance, "kv_usage", "{:.0%}".format),
-        number(instance.total, "{:.2f}".format),
+        number(instance.in_transit_requests),
+        number(instance.total, "{:.2f}".format, is_imputed=_is_imputed(instance)),
         number(share, "{:.0%}".format),
     ]
 
@@ -173,7 +174,15 @@ def _line_of(instance: InstanceLoad, shares: dict[tuple[str, str], float]) -> st
 
 
 def _state(instance: InstanceLoad) -> str:
-    return "ejected" if instance.is_ejected else instance.state
+    """The worst that is known of it."""
+    if instance.is_ejected:
+        return "ejected"
+    return "full" if instance.is_full and instance.state == "ready" else instance.state
+
+
+def _is_imputed(instance: InstanceLoad) -> bool:
+    """Whether its score is made with values of another instance."""
+    return any(signal.source == "imputed" for signal in instance.signals.values())
 
 
 def _number_of(signal: Signal) -> float | None:

@@ -25,6 +25,8 @@ from bus.reservations import Reservations
 from proxy import debug
 from proxy.access_log import AccessLog
 from proxy.config import ProxyConfig
+from proxy.dashboard.board import Dashboard
+from proxy.dashboard.files import file_pages
 from proxy.door import Door
 from proxy.metrics import ProxyMetrics
 from proxy.probes import Prober
@@ -73,6 +75,13 @@ class Replica:
         self._tls = server_tls(config.tls_cert, config.tls_key)
         self._tracer = tracer_of(config.otlp_endpoint, service="forebay-proxy", name=self.name)
         self._metrics = ProxyMetrics(self.selection, self._uplinks, self._door, lambda: self._inflight)
+        self._dashboard = Dashboard(
+            self.selection,
+            self._metrics,
+            name=self.name,
+            redis=config.redis,
+            is_draining=lambda: self._is_draining,
+        )
         self._relay = Relay(config, self.selection, self._metrics, self._uplinks)
         waiting, probe_s = self._relay.waiting, config.probe_timeout_ms / 1000
         self._prober = Prober(self.selection, self._uplinks, waiting, self._metrics, timeout_s=probe_s)
@@ -108,8 +117,9 @@ class Replica:
             "/metrics": self._metrics_page,
             "/debug/instance_loads": self._instance_loads,
             "/debug/selections": self._selections,
+            **self._dashboard.pages(),
         }
-        admin = behind_key(pages, self._admin_key)
+        admin = {**file_pages(), **behind_key(pages, self._admin_key)}
         await demand_fitness(self._links[0], config.pool[0])
         await self._look_first()
         await asyncio.gather(*(reservations.prepare() for reservations in self._reservations))
@@ -193,6 +203,7 @@ class Replica:
             self._uplinks.forget_all_but(await self._look_at_bus())
             await self._uplinks.look_up()
             self.selection.look_around()
+            self._dashboard.note()
             await self._door.keep()
             await asyncio.sleep(HOUSEKEEPING_S)
 

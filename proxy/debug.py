@@ -6,6 +6,7 @@ from typing import Any
 
 from bus.record import SIGNALS
 from bus.view import Pressure
+from proxy.admission import is_full
 from proxy.candidates import Evaluation
 from proxy.selection import Decision, Selection
 
@@ -50,6 +51,8 @@ def _instance(
         "reason": pressure.fault,
         "unbelievable": pressure.bad_signals,
         "is_ejected": selection.ejections.is_out(pressure.instance, now),
+        "held_against": selection.ejections.held_against(pressure.instance, now),
+        "is_full": is_full(pressure),
         "own_inflight": selection.inflight.get(pressure.instance, 0),
         "in_transit_tokens": pressure.in_transit_tokens,
         "in_transit_requests": pressure.in_transit_requests,

@@ -159,6 +159,19 @@ class Ejections:
         standing = self._standings.get(instance)
         return standing is not None and standing.needs_health
 
+    def held_against(self, instance: str, now: float) -> str | None:
+        """Why fewer requests go there than elsewhere, in words for people; None: for no reason of ours."""
+        standing, rest_s = self._standings.get(instance), self._rests.get(instance, 0.0) - now
+        if standing is not None and standing.needs_health:
+            return "out until its worker answers"
+        if standing is not None and standing.is_out(now):
+            return f"left alone for {standing.until_s - now:.1f} s more after a failure"
+        if rest_s > 0:
+            return f"left alone for {rest_s:.0f} s more, as its engine asked"
+        if standing is not None:
+            return f"let back slowly: {standing.under_way} of at most {standing.limit} under way"
+        return None
+
     def due(self, now: float) -> list[str]:
         """Instances whose worker is to be asked whether it lives, so that they can be let back."""
         return [name for name, each in self._standings.items() if each.needs_health and now >= each.until_s]

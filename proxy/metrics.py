@@ -53,6 +53,11 @@ class ProxyMetrics:
             child = self._by_status[status] = self._requests.labels(str(status))
         child.inc()
 
+    def answers(self) -> dict[str, int]:
+        """Requests answered so far, by status."""
+        samples = (sample for metric in self._requests.collect() for sample in metric.samples)
+        return {each.labels["status"]: int(each.value) for each in samples if each.name.endswith("_total")}
+
     def saw_ttft(self, seconds: float, predicted_s: float | None) -> None:
         """A first event, or a whole plain answer, came after `seconds`; `predicted_s` were predicted, if any."""
         self._ttft.observe(seconds)

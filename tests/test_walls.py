@@ -32,6 +32,7 @@ PURE = (
     "proxy/keys.py",
     "proxy/networks.py",
     "proxy/ladder.py",
+    "proxy/dashboard/history.py",
     "proxy/strategies/*.py",
     "deploy/engine/batching.py",
     "deploy/cluster/supervision.py",

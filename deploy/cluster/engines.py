@@ -10,6 +10,7 @@ from typing import Final
 import aiohttp
 
 from deploy.cluster.gauge import fetched
+from deploy.loads import Loads
 from workers.config import InstanceConfig
 
 #: Workers ask an engine for its models as soon as they start: those that are there have answered by then.
@@ -18,14 +19,14 @@ PAUSE_S: Final = 0.1
 
 
 async def without_model(
-    session: aiohttp.ClientSession, loads_url: str, engines: Sequence[InstanceConfig], *, patience_s: float = PATIENCE_S
+    session: aiohttp.ClientSession, admin_url: str, engines: Sequence[InstanceConfig], *, patience_s: float = PATIENCE_S
 ) -> list[InstanceConfig]:
-    """Return the engines that name no model, by a replica's page of loads; after `patience_s` at the latest."""
+    """Return the engines that name no model, by what a replica says; after `patience_s` at the latest."""
     left = list(engines)
     loop = asyncio.get_running_loop()
     end_s = loop.time() + patience_s
     while left:
-        loads = await fetched(session, loads_url)
+        loads = await fetched(session, f"{admin_url}/debug/instance_loads", Loads)
         named = {instance.id for instance in loads.instances if instance.models} if loads else set()
         left = [engine for engine in left if engine.id not in named]
         if not left or loop.time() >= end_s:

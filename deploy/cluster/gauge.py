@@ -1,23 +1,30 @@
 """What the cluster has done so far, gathered from the replicas' debug endpoints and the traffic's progress file.
 
+Where there is no traffic of its own the replicas' answers are counted: what clients made of them nobody tells.
+
 Owns the counting across restarts. Shows nothing: that is the view's work.
 """
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import aiohttp
 import msgspec
 from msgspec.structs import replace
 
 from deploy.cluster.logs import tail
-from deploy.loads_view import Loads, decode
+from deploy.loads_view import Loads
 
 POLL_LIMIT_S = 0.5
 """Longest wait for one replica; the view must not stand still for a dead one."""
 
 PROGRESS_BYTES = 4096
 """More than the longest progress line."""
+
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -36,6 +43,12 @@ class Totals(msgspec.Struct, frozen=True):
     errors: int | None = None
     ttft_p50_ms: float | None = None
     ttft_p99_ms: float | None = None
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """Of a replica's own state, what is counted here: its answers by status."""
+
+    answers: dict[str, int] = {}
 
 
 class Counter:
@@ -59,7 +72,7 @@ class Counter:
 
 
 class Gauge:
-    """Reads replicas and traffic; keeps the last thing each said."""
+    """Reads replicas, by the URLs of their admin listeners, and traffic; keeps the last thing each said."""
 
     def __init__(self, urls: list[str], progress_file: Path | None) -> None:
         self.urls = urls
@@ -69,13 +82,25 @@ class Gauge:
         self.totals = Totals()
         self.done, self.errors = Counter(), Counter()
         self.selected: dict[tuple[str, str], Counter] = {}
+        self.answers: dict[tuple[str, int], Counter] = {}
         self.shares: dict[str, int] = {}
 
     async def poll(self, session: aiohttp.ClientSession) -> None:
         """Ask everybody once; who does not answer has nothing to show, and its counts stay."""
-        answers = await asyncio.gather(*(fetched(session, url) for url in self.urls))
-        self.loads = {url: loads for url, loads in zip(self.urls, answers, strict=True) if loads is not None}
+        pages = [fetched(session, f"{url}/debug/instance_loads", Loads) for url in self.urls]
+        self.loads = {
+            url: loads for url, loads in zip(self.urls, await asyncio.gather(*pages), strict=True) if loads is not None
+        }
+        if self.progress_file is None:
+            states = [fetched(session, f"{url}/debug/replica", Answered) for url in self.urls]
+            for url, state in zip(self.urls, await asyncio.gather(*states), strict=True):
+                self.hear(url, state.answers if state else {})
         self.count()
+
+    def hear(self, url: str, answers: Mapping[str, int]) -> None:
+        """Take in how often a replica has answered with each status since it began."""
+        for status, count in answers.items():
+            self.answers.setdefault((url, int(status)), Counter()).read(count)
 
     def count(self) -> None:
         """Bring the totals up to date with what was read."""
@@ -87,7 +112,11 @@ class Gauge:
             shares[identity] = shares.get(identity, 0) + counter.before + counter.last
         self.shares = shares
         if self.progress_file is None:
-            self.totals = Totals(requests=sum(shares.values()))
+            totals = {status: 0 for _, status in self.answers}
+            for (_, status), counter in self.answers.items():
+                totals[status] += counter.before + counter.last
+            failed = sum(count for status, count in totals.items() if status >= 500)
+            self.totals = Totals(requests=sum(totals.values()), errors=failed)
             return
         line = last_progress(self.progress_file) or self.progress
         self.progress = line
@@ -103,13 +132,13 @@ class Gauge:
         return replace(first, instances=tuple(summed))
 
 
-async def fetched(session: aiohttp.ClientSession, url: str) -> Loads | None:
-    """Return a replica's instance loads, or None if they cannot be had in time."""
+async def fetched(session: aiohttp.ClientSession, url: str, kind: type[T]) -> T | None:
+    """Return a page of a replica as a struct, or None if it cannot be had in time."""
     try:
         async with asyncio.timeout(POLL_LIMIT_S), session.get(url) as answer:
             if answer.status != 200:
                 return None
-            return decode(await answer.read())
+            return msgspec.json.decode(await answer.read(), type=kind)
     except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError):
         return None
 

@@ -58,7 +58,7 @@ async def run_in(folder: Path, config: UpConfig, settings: Path | None) -> bool:
                     return bool(cluster.deaths)
                 click.echo(greeting(config))
                 for engine in (
-                    await unless_stopped(stop, without_model(session, loads_urls(config)[0], config.engines)) or ()
+                    await unless_stopped(stop, without_model(session, admin_urls(config)[0], config.engines)) or ()
                 ):
                     click.echo(complaint(engine))
                 lines = await watched(cluster, config, here, session, stop, screen)
@@ -91,7 +91,7 @@ async def watched(
     screen: Screen,
 ) -> list[str]:
     """Watch until the end, end the traffic, and return the summary."""
-    gauge = Gauge(loads_urls(config), here.progress_file if config.demo_traffic else None)
+    gauge = Gauge(admin_urls(config), here.progress_file if config.demo_traffic else None)
     watch = Watch(cluster, gauge)
     with screen:
         await watch.until(stop, session, screen, run_s=config.run_s)
@@ -143,9 +143,9 @@ def made_folder(config: UpConfig) -> Path:
     return folder
 
 
-def loads_urls(config: UpConfig) -> list[str]:
-    """Return each replica's page of loads."""
-    return [f"http://{dialled(config.host)}:{port}/debug/instance_loads" for port in config.admin_ports]
+def admin_urls(config: UpConfig) -> list[str]:
+    """Return each replica's admin listener."""
+    return [f"http://{dialled(config.host)}:{port}" for port in config.admin_ports]
 
 
 def greeting(config: UpConfig) -> str:
@@ -155,5 +155,5 @@ def greeting(config: UpConfig) -> str:
     return (
         f"Forebay is up: {' '.join(urls)}\n"
         f"  curl {urls[0]}/v1/models\n"
-        f"  curl http://{host}:{config.admin_port}/debug/instance_loads"
+        f"  dashboard: http://{host}:{config.admin_port}/dashboard"
     )

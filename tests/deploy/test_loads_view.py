@@ -99,6 +99,30 @@ def test_ejected_instance_and_damaged_signals_are_named():
     assert "e1 ejected" in plain_line(answer)
 
 
+def test_what_is_held_against_an_instance_is_said():
+    """A full instance is called full, and why less is sent to one stands below the table."""
+    full = instance("e1") | {"is_full": True}
+    returning = instance("e2") | {"held_against": "let back slowly: 1 of at most 2 under way"}
+    text = text_of(render(loads(full, returning)))
+    assert row_of(text, "e1 ")[1] == "full"
+    assert row_of(text, "e2 ")[1] == "ready"
+    assert "e2: let back slowly: 1 of at most 2 under way" in text
+
+
+def test_reservations_are_shown():
+    """What is in transit to an instance has a column; where nobody says, it is unknown."""
+    text = text_of(render(loads(instance("e1") | {"in_transit_requests": 3}, instance("e2"))))
+    assert row_of(text, "e1 ")[-3:-1] == ["3", "1.50"]
+    assert row_of(text, "e2 ")[-3:-1] == ["–", "1.50"]
+
+
+def test_a_score_made_with_values_of_another_instance_is_marked():
+    """A silent instance's score is no measurement of it."""
+    silent = {"value": None, "used": 900.0, "source": "imputed"}
+    text = text_of(render(loads(instance("e1", state="unknown", predicted_wait_ms=silent))))
+    assert row_of(text, "e1 ")[-2] == "~1.50"
+
+
 def test_pool_without_candidates_has_no_tier():
     """With nothing to choose from the tier is unknown."""
     answer = loads(tier=None)

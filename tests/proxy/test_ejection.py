@@ -220,3 +220,17 @@ def test_a_success_ends_whatever_was_held_against_an_instance(needs_health):
     ejections.succeeded("a")
     assert not ejections.is_out("a", 0.0)
     assert ejections.due(100.0) == []
+
+
+def test_why_less_is_sent_there_is_said_in_words():
+    """Out after a failure, out until its worker answers, resting, let back slowly, or nothing."""
+    ejections = Ejections()
+    assert ejections.held_against("a", 0.0) is None
+    ejections.failed("a", 0.0)
+    assert ejections.held_against("a", 0.1) == "left alone for 0.4 s more after a failure"
+    assert ejections.held_against("a", 0.6) == "let back slowly: 0 of at most 1 under way"
+    ejections.failed("b", 0.0, needs_health=True)
+    assert ejections.held_against("b", 60.0) == "out until its worker answers"
+    ejections.rest("c", 3.0, 0.0)
+    assert ejections.held_against("c", 1.0) == "left alone for 2 s more, as its engine asked"
+    assert ejections.held_against("c", 4.0) is None

@@ -31,7 +31,8 @@ class Answers(BaseHTTPRequestHandler):
             print("no water left", flush=True)
             os._exit(7)
         instances = [{"pool": "default", "id": f"sim-{n}", "state": "ready", "selected": 5} for n in (1, 2)]
-        body = json.dumps({"replica": option("--name"), "strategy": "fake", "instances": instances}).encode()
+        answer = {"replica": option("--name"), "strategy": "fake", "instances": instances, "answers": {"200": 10}}
+        body = json.dumps(answer).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()

@@ -40,7 +40,7 @@ async def replica() -> AsyncIterator[Replica]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    one.url = f"http://127.0.0.1:{runner.addresses[0][1]}/debug/instance_loads"
+    one.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     yield one
     await runner.cleanup()
 

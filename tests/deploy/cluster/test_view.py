@@ -85,10 +85,22 @@ def test_shares_are_summed_over_replicas_and_survive_their_restart(tmp_path):
         }
         gauge.count()
     assert gauge.shares == {"sim-1": 7 + 1 + 3}
-    assert gauge.totals == Totals(requests=11)
     fleet = gauge.fleet()
     assert fleet is not None
     assert fleet.instances[0].selected == 11
+
+
+def test_without_traffic_of_its_own_the_answers_are_counted():
+    """What replicas have answered is done, a 5xx is an error; a choice alone is neither."""
+    gauge = Gauge(["one", "other"], None)
+    gauge.loads = {"one": Loads(instances=(msgspec.structs.replace(LOADS.instances[0], selected=9),))}
+    gauge.count()
+    assert gauge.totals == Totals(requests=0, errors=0)
+    gauge.hear("one", {"200": 5, "400": 1})
+    gauge.hear("other", {"200": 2, "503": 3})
+    gauge.hear("one", {"200": 2})  # it was restarted
+    gauge.count()
+    assert gauge.totals == Totals(requests=5 + 1 + 2 + 3 + 2, errors=3)
 
 
 def test_progress_is_the_last_whole_line(tmp_path):
