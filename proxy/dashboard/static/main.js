@@ -37,7 +37,7 @@ async function look() {
 }
 
 function show(loads, replica, selections, now) {
-  const instances = withHistory(loads, now);
+  const instances = withHistory(loads, replica, now);
   const recent = recentCounts(replica, now);
   say(byId("replica"), replica.replica);
   document.title = `${replica.replica} · Forebay`;
@@ -49,10 +49,11 @@ function show(loads, replica, selections, now) {
 }
 
 /** The instances with what only the last minutes tell: their share, since when they are silent, and those that are gone. */
-function withHistory(loads, now) {
+function withHistory(loads, replica, now) {
   const there = loads.instances.map((each) => ({ ...each, key: `${each.pool}/${each.id}` }));
   const keys = new Set(there.map(({ key }) => key));
-  const isSampled = there.length >= 64;
+  const registered = Object.values(replica.pools).reduce((sum, pool) => sum + pool.registered, 0);
+  const isSampled = registered > there.length; // of a large pool: who was not read now is not gone
   const gone = isSampled ? [] : series.keys.filter((key) => !keys.has(key)).map((key) => ({
     ...series.identity(key), key, state: "gone", is_gone: true, signals: {}, in_transit_tokens: 0, in_transit_requests: 0,
   }));

@@ -41,11 +41,12 @@ function difference(choice) {
   const other = choice.candidates.find(({ id }) => id === choice.runner_up);
   if (!chosen || !other || choice.margin === 0) return [];
   const parts = Object.keys(chosen.terms).map((name) => [termName(name), chosen.terms[name].contribution - other.terms[name].contribution]);
-  parts.push(["reserved meanwhile", chosen.score - chosen.total - (other.score - other.total)]);
+  parts.push(["what was reserved meanwhile", chosen.score - chosen.total - (other.score - other.total)]);
   const most = Math.max(...parts.map(([, by]) => Math.abs(by)));
   const telling = parts.filter(([, by]) => Math.abs(by) > Math.max(1e-9, most / 20)).sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]));
   if (!telling.length) return [];
-  return [`Against ${other.id}: ${telling.map(([name, by]) => `${name} ${by > 0 ? "+" : "−"}${fourDigits(Math.abs(Number(by.toFixed(4))))}`).join(", ")}.`];
+  const words = ([name, by]) => `${fourDigits(Math.abs(Number(by.toFixed(4))))} ${by > 0 ? "more" : "less"} in ${name}`;
+  return [`Against ${other.id} it costs ${telling.map(words).join(", ")}.`];
 }
 
 function table(choice) {
