@@ -16,7 +16,9 @@ from proxy.strategies.settings import CostSettings
 class ProxyConfig(CostSettings, frozen=True, kw_only=True):
     """Everything a replica needs to know before it starts."""
 
-    redis: Annotated[str, Meta(description="Bus: redis://, rediss:// or unix:// URL.")] = "redis://127.0.0.1:6379/0"
+    redis: Annotated[str, Meta(description="Bus: redis://, rediss://, redis+sentinel:// or unix:// URL.")] = (
+        "redis://127.0.0.1:6379/0"
+    )
     pool: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")], ...],
         Meta(min_length=1, description="Pool to serve, repeatable."),

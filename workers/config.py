@@ -22,7 +22,9 @@ class InstanceConfig(msgspec.Struct, frozen=True):
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a worker process needs to know before it starts."""
 
-    redis: Annotated[str, Meta(description="Bus: redis://, rediss:// or unix:// URL.")] = "redis://127.0.0.1:6379/0"
+    redis: Annotated[str, Meta(description="Bus: redis://, rediss://, redis+sentinel:// or unix:// URL.")] = (
+        "redis://127.0.0.1:6379/0"
+    )
     pool: Annotated[
         str,
         Meta(

@@ -30,7 +30,8 @@ class UpConfig(msgspec.Struct, frozen=True, kw_only=True):
     redis: Annotated[
         str,
         Meta(
-            pattern=r"^((redis|rediss|unix)://.+)?$", description="A bus that runs already; by default one is embedded."
+            pattern=r"^((rediss?(\+sentinel)?|unix)://.+)?$",
+            description="A bus that runs already; by default one is embedded.",
         ),
     ] = ""
     strategy: Annotated[str, Meta(description="How replicas choose an instance; by default what [proxy] says.")] = ""
