@@ -4,8 +4,10 @@ Times are seconds of one monotonic clock. A request answers for the faults that 
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from itertools import islice
 from statistics import median
 from typing import Final
 
@@ -93,11 +95,22 @@ class Span(msgspec.Struct):
 
 
 class Ledger:
-    """All calls and all spans."""
+    """All calls in the order of sending, and all spans in the order of beginning, each settled before the next."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.spans: list[Span] = []
+        self._limits_s: tuple[int, dict[bool, float]] = (-1, {})
+
+    def spans_of(self, call: Call) -> list[Span]:
+        """The faults that a request lived through."""
+        last = bisect_right(self.spans, call.ended_s or math.inf, key=lambda span: span.began_s)
+        found = []
+        for span in reversed(self.spans[:last]):
+            if not span.touches(call):
+                break
+            found.append(span)
+        return found
 
     def running(self) -> list[Call]:
         """Requests that are not over."""
@@ -105,7 +118,7 @@ class Ledger:
 
     def deserts(self, call: Call) -> Deserts:
         """What a request may get instead of an answer: what any of the faults it lived through allows."""
-        found = [span.deserts for span in self.spans if span.touches(call)]
+        found = [span.deserts for span in self.spans_of(call)]
         return Deserts(
             frozenset[int]().union(*(each.statuses for each in found)),
             any(each.breaks_streams for each in found),
@@ -144,17 +157,21 @@ class Ledger:
             call.wait_s
             for call in self.calls
             if call.is_stream is is_stream and call.ending is Ending.WHOLE and call.wait_s is not None
-            if not any(span.touches(call) for span in self.spans)
+            if not self.spans_of(call)
         ]
         return percentile(waits, 0.99)
 
     def limits_s(self) -> dict[bool, float]:
-        """How long an unaffected request waits at most, by whether it is a stream."""
-        return {
-            kind: math.inf if quiet is None else max(SLOWER * quiet, quiet + SLACK_S)
-            for kind in (True, False)
-            for quiet in (self.quiet_p99_s(kind),)
-        }
+        """How long an unaffected request waits at most, by whether it is a stream; the same for a whole span."""
+        spans, limits = self._limits_s
+        if spans != len(self.spans):
+            limits = {
+                kind: math.inf if quiet is None else max(SLOWER * quiet, quiet + SLACK_S)
+                for kind in (True, False)
+                for quiet in (self.quiet_p99_s(kind),)
+            }
+            self._limits_s = len(self.spans), limits
+        return limits
 
     def recovery_s(self, since_s: float) -> float | None:
         """From `since_s` to the sending of the first of ROW unaffected requests in a row; None: not yet.
@@ -163,9 +180,8 @@ class Ledger:
         """
         limits = self.limits_s()
         in_a_row: list[Call] = []
-        for call in self.calls:
-            if call.sent_s < since_s:
-                continue
+        first = bisect_left(self.calls, since_s, key=lambda call: call.sent_s)
+        for call in islice(self.calls, first, None):
             if not is_unaffected(call, limits) and self.verdict(call) is not Verdict.DESERVED:
                 in_a_row.clear()
                 continue
@@ -218,16 +234,22 @@ class Row(msgspec.Struct, frozen=True):
 
 def rows(ledger: Ledger) -> list[Row]:
     """The table, in the order in which the faults first came."""
-    names = list(dict.fromkeys(span.fault for span in ledger.spans))
-    return [_row(ledger, name, [span for span in ledger.spans if span.fault == name]) for name in names]
+    calls: dict[str, list[Call]] = {span.fault: [] for span in ledger.spans}
+    for call in ledger.calls:
+        for name in {span.fault for span in ledger.spans_of(call)}:
+            calls[name].append(call)
+    quiet_s = ledger.quiet_p99_s(True)
+    return [
+        _row(ledger, name, [span for span in ledger.spans if span.fault == name], hit, quiet_s)
+        for name, hit in calls.items()
+    ]
 
 
-def _row(ledger: Ledger, name: str, spans: Sequence[Span]) -> Row:
-    calls = [call for call in ledger.calls if any(span.touches(call) for span in spans)]
+def _row(ledger: Ledger, name: str, spans: Sequence[Span], calls: Sequence[Call], quiet_s: float | None) -> Row:
     held = [call for call in calls if any(span.holds(call) for span in spans)]
     verdicts, limits = [ledger.verdict(call) for call in calls], ledger.limits_s()
     waits = [call.wait_s for call in held if call.is_stream and call.wait_s is not None]
-    p99_s, quiet_s = percentile(waits, 0.99), ledger.quiet_p99_s(True)
+    p99_s = percentile(waits, 0.99)
     recoveries = [ledger.recovery_s(span.began_s) for span in spans]
     known = [each for each in recoveries if each is not None]
     return Row(

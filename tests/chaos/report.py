@@ -90,10 +90,10 @@ def merged(found: Sequence[Row], kinds: Mapping[str, str]) -> list[Row]:
 
 
 def _merged(name: str, found: Sequence[Row]) -> Row:
-    times = sum(row.times for row in found)
+    times, kinds = sum(row.times for row in found), len({row.fault for row in found})
     recoveries = [row.recovery_s for row in found]
     return Row(
-        fault=name if len(found) == 1 else f"{name} ({len(found)} kinds)",
+        fault=name if kinds == 1 else f"{name} ({kinds} kinds)",
         times=times,
         in_flight=sum(row.in_flight * row.times for row in found) / times,
         requests=sum(row.requests for row in found),
