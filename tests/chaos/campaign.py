@@ -132,13 +132,19 @@ class Campaign:
 
 @contextlib.asynccontextmanager
 async def campaign(
-    folder: Path, *, seed: int, say: Say, load: float = LOAD, engine: EngineModel | None = None
+    folder: Path,
+    *,
+    seed: int,
+    say: Say,
+    load: float = LOAD,
+    engine: EngineModel | None = None,
+    patience: float = 1.0,
 ) -> AsyncIterator[Campaign]:
     """Start everything, and the load; at the end stop the load, wait for what is under way, then for idleness."""
     logs = folder / "logs"
     is_mounted = mounted(logs, LOGS_KB)
     try:
-        async with Stand(logs, engine=engine) as stand:
+        async with Stand(logs, engine=engine, patience=patience) as stand:
             per_s = rate_per_s(load, [stand.engine_model] * len(stand.engine_names))
             say(f"seed {seed}, {per_s:.1f} requests/s, {load:.0%} of what {len(stand.engine_names)} engines can do")
             current = Load(Ledger(), lambda: stand.replica_urls, per_s=per_s, seed=seed)

@@ -29,6 +29,10 @@ LOAD: Final = 0.7
 #: Half as fast as the default: 70 % of four such engines are some 10 requests a second, which two busy cores carry.
 ENGINE: Final = EngineModel(speed=0.5)
 
+#: At 70 % with one engine of four gone requests queue for seconds: limits of that size would try them again and again,
+#: and the fleet would not come out of it.
+PATIENCE: Final = 4.0
+
 EVERY_S: Final = 10.0
 SAMPLE_S: Final = 2.0
 
@@ -126,7 +130,8 @@ async def run(folder: Path, seconds: float, seed: int, load: float) -> tuple[Rep
     def say(line: str) -> None:
         click.echo(line, err=True)
 
-    async with campaign(folder, seed=seed, say=say, load=load, engine=ENGINE) as current:
+    settings = {"load": load, "engine": ENGINE, "patience": PATIENCE}
+    async with campaign(folder, seed=seed, say=say, **settings) as current:
         began_s = clock()
         gauge = Gauge(current)
         looking = asyncio.create_task(gauge.run(), name="gauge")

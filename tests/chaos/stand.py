@@ -57,8 +57,16 @@ class Stand:
     """Bus, engines with a worker each, replicas, and the links between them."""
 
     def __init__(
-        self, folder: Path, *, instances: int = 4, replicas: int = 3, engine: EngineModel | None = None
+        self,
+        folder: Path,
+        *,
+        instances: int = 4,
+        replicas: int = 3,
+        engine: EngineModel | None = None,
+        patience: float = 1.0,
     ) -> None:
+        self.patience = patience
+        """Factor on every limit of a wait."""
         self.engine_model = engine or MODEL
         self.fleet = Fleet(folder)
         self.seats: dict[str, Seat] = {}
@@ -144,7 +152,7 @@ class Stand:
 
     def _waits(self, longest_s: tuple[float, float]) -> tuple[str, ...]:
         """Options that say how long to wait, by the engines' speed."""
-        first_s, silence_s = (each / self.engine_model.speed for each in longest_s)
+        first_s, silence_s = (each * self.patience / self.engine_model.speed for each in longest_s)
         return "--first-event-timeout-s", str(first_s), "--silence-timeout-s", str(silence_s)
 
     async def start_bus(self) -> None:
