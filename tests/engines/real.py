@@ -62,7 +62,9 @@ class RealEngine:
     def __init__(self, kind: Kind, folder: Path) -> None:
         command = os.environ.get(kind.variable, "")
         if not command:
-            pytest.skip(f"no {kind.name} here: {kind.variable} names no command that starts one (README, Development)")
+            pytest.skip(
+                f"no {kind.name} here: {kind.variable} names no command that starts one (deploy/docs/engines.md)"
+            )
         self.kind = kind
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"

@@ -25,12 +25,12 @@ CHAT = "/v1/chat/completions"
 BODY = {"model": "sim", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
 MARKER = "zinnia-quagga-0815-prompt"
 PASSWORD = "a-password-of-the-bus"  # noqa: S105 - of this test only
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "deploy/docs/redis.md"
 
 
 def rule_of(user: str) -> list[str]:
-    """The ACL rule that the README gives for a user."""
-    found = re.search(rf"^ACL SETUSER {user} (.+)$", README.read_text(), re.MULTILINE)
+    """The ACL rule that the documentation gives for a user."""
+    found = re.search(rf"^ACL SETUSER {user} (.+)$", PAGE.read_text(), re.MULTILINE)
     assert found, user
     return found[1].replace("PASSWORD", PASSWORD).split()
 
@@ -54,7 +54,7 @@ async def info_of(client: redis_asyncio.Redis, name: str) -> list[Any] | None:
 
 
 class GuardedFleet(Fleet):
-    """A fleet whose bus knows two users, with the rules that the README gives, and nobody else."""
+    """A fleet whose bus knows two users, with the rules that the documentation gives, and nobody else."""
 
     def __enter__(self) -> "GuardedFleet":
         super().__enter__()
