@@ -1,7 +1,8 @@
 """`python -m tests.chaos.soak`: load and faults for minutes, then the question what has grown.
 
-Memory: of each process that lived from the second quarter to the end, the median of its last quarter is to be at most
-1.05 times that of its second. File descriptors: the same, and two more. Requests under way and reservations: none left.
+Memory: of each process that lived from the middle of the first quarter to the end, the median of its last quarter is to
+be at most 1.05 times that of its second. File descriptors: the same, and two more. Requests under way and reservations:
+none left.
 """
 
 import asyncio
@@ -30,8 +31,8 @@ LOAD: Final = 0.7
 ENGINE: Final = EngineModel(speed=0.5)
 
 #: At 70 % with one engine of four gone requests queue for seconds: limits of that size would try them again and again,
-#: and the fleet would not come out of it.
-PATIENCE: Final = 4.0
+#: and the fleet would not come out of it. Twice the longest of them is still less than the clients' patience.
+PATIENCE: Final = 2.5
 
 EVERY_S: Final = 10.0
 SAMPLE_S: Final = 2.0
@@ -86,12 +87,12 @@ class Gauge:
 
 
 def growth(name: str, samples: Sequence[Sample], *, began_s: float, ended_s: float) -> Growth | None:
-    """Compare the quarters of the whole time; None for a process that was not there in both."""
+    """Compare the quarters of the whole time; None for a process that was not there all along."""
     quarter_s = (ended_s - began_s) / 4
     second = [each for each in samples if began_s + quarter_s <= each.at_s < began_s + 2 * quarter_s]
     last = [each for each in samples if began_s + 3 * quarter_s <= each.at_s]
-    if not second or not last or second[0].at_s > began_s + 1.2 * quarter_s:
-        return None
+    if samples[0].at_s > began_s + quarter_s / 2 or not second or not last:
+        return None  # it is young: its first minute of work is no growth
     return Growth(
         name,
         (median(each.memory_mb for each in second), median(each.memory_mb for each in last)),
