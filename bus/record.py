@@ -22,7 +22,7 @@ TYPICAL_PROMPT_TOKENS: Final = 1024
 #: Largest count, duration (ms) or rate that is believed: above it, and for inf and NaN, the signal is unknown.
 LARGEST: Final = 2**53 - 1
 
-State = Literal["ready", "draining"]
+State = Literal["ready", "draining", "failing"]
 _STATES: Final[tuple[State, ...]] = get_args(State)
 
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
@@ -94,8 +94,17 @@ class PressureRecord(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_
 
     @property
     def state(self) -> State:
-        """What the instance takes: "ready", or "draining" (finishes what runs, takes nothing new)."""
+        """What it takes: "ready" all, "draining" nothing new; "failing": its engine fails, others are preferred."""
         return _STATES[self.state_code]
+
+
+def state_code(state: State) -> int:
+    """Code of a state in a record.
+
+    >>> state_code("ready"), state_code("draining"), state_code("failing")
+    (0, 1, 2)
+    """
+    return _STATES.index(state)
 
 
 #: Fields that identify a record; all the others are signals, each of which may be unknown by itself.

@@ -20,7 +20,14 @@ __all__ = ["Loads", "decode", "plain_line", "render"]
 _BAR_CELLS: Final = 10
 _BAR_FLOOR_MS: Final = 1000.0  # a full bar is at least a second, so that an idle fleet does not look busy
 _LINE_INSTANCES: Final = 8
-_STATE_STYLES: Final = {"ready": "green", "draining": "yellow", "unknown": "red", "ejected": "red", "full": "yellow"}
+_STATE_STYLES: Final = {
+    "ready": "green",
+    "draining": "yellow",
+    "unknown": "red",
+    "ejected": "red",
+    "failing": "red",
+    "full": "yellow",
+}
 _TIER_STYLES: Final = {"measured": "green", "in_flight": "yellow", "round_robin": "red"}
 _BUS_STYLES: Final = {"fresh": "green", "stale": "yellow", "blind": "red"}
 

@@ -120,7 +120,7 @@ class _SelectionCollector(Collector):
         )
         tokens = GaugeMetricFamily("forebay_in_transit_tokens", "Reserved, in no record yet.", labels=["instance"])
         requests = GaugeMetricFamily("forebay_in_transit_requests", "Reserved, in no record yet.", labels=["instance"])
-        states = {"ready": 0, "draining": 0, "unknown": 0}
+        states = {"ready": 0, "draining": 0, "failing": 0, "unknown": 0}
         now_s = time.monotonic()
         for reader in self._selection.readers.values():
             for pressure in reader.last_view.live(now_s):

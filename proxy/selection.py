@@ -218,6 +218,7 @@ class Selection:
         """
         ejections = self.ejections
         ejections.meet((p.instance for p in found), now)
+        found = [p for p in found if p.record is None or p.record.state != "failing"] or found
         inside = found if ejections.is_empty else _named(found, ejections.usable((p.instance for p in found), now))
         takers = [p for p in inside if not is_full(p)]
         if not takers:
@@ -286,7 +287,7 @@ def _serving(found: list[Pressure], model: str | None, tried: Collection[str]) -
         p
         for p in found
         if p.registration.state == "ready"
-        and (p.record is None or p.record.state == "ready")
+        and (p.record is None or p.record.state != "draining")
         and (model is None or model in p.registration.models)
         and p.instance not in tried
     ]

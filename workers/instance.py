@@ -19,12 +19,13 @@ from bus.hop.headers import DRAINING, FULL, RawHeaders, Ticket
 from bus.hop.sse import Usage
 from bus.hop.tracing import Tracer
 from bus.publisher import Publisher
-from bus.record import PressureRecord
+from bus.record import PressureRecord, state_code
 from bus.registration import Registration, RegistrationState
 from bus.scripts import Commands
 from bus.tokens import TextBytes
 from workers.calibration import Calibration
 from workers.config import InstanceConfig, WorkerConfig
+from workers.engine_health import EngineHealth
 from workers.engine_watch import EngineWatch
 from workers.estimates import RateMeter, RunningMean
 from workers.gate import Gate
@@ -120,6 +121,14 @@ class Instance:
             on_change=self.publisher.announce,
             on_load=self._take_engine_load,
         )
+        self.health = EngineHealth(
+            self.engine,
+            name=instance.id,
+            headers=engine_headers,
+            limit_s=config.first_event_timeout_s,
+            models=lambda: self.watch.models,
+            on_change=self.publisher.changed,
+        )
         self.metrics = metrics.instance(instance.id, inflight=lambda: len(self.timeline), publisher=self.publisher)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -171,6 +180,7 @@ class Instance:
         if usage is not None and usage.prompt_tokens and text is not None:
             self._token_rates.learn(text, usage.prompt_tokens)
         self.metrics.count(outcome)
+        self.health.saw(outcome)
         if self.traces is not None:
             self.traces.finish(request, outcome, usage.completion_tokens if usage else None)
         if not len(self.timeline):
@@ -184,6 +194,7 @@ class Instance:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.publisher.run(), name=f"publish {self.id}")
             tasks.create_task(self.watch.run(), name=f"watch {self.id}")
+            tasks.create_task(self.health.run(), name=f"health of {self.id}'s engine")
 
     def drain(self) -> None:
         """Take nothing new; what runs goes on."""
@@ -211,9 +222,8 @@ class Instance:
             if not self._estimates_fail:
                 log.exception("instance %s: a fault of ours in its estimates; they are published as unknown", self.id)
             self._estimates_fail = True
-            is_draining = self.state != "ready"
             return PressureRecord(
-                epoch=epoch, sequence=sequence, state_code=int(is_draining), inflight=len(self.timeline)
+                epoch=epoch, sequence=sequence, state_code=self._state_code, inflight=len(self.timeline)
             )
         self._estimates_fail = False
         return record
@@ -224,11 +234,15 @@ class Instance:
             self.watch.load,
             epoch=epoch,
             sequence=sequence,
-            is_draining=self.state != "ready",
+            state_code=self._state_code,
             rate=self._rate,
             token_rates=self._token_rates.rates,
             now=self._clock(),
         )
+
+    @property
+    def _state_code(self) -> int:
+        return state_code("draining" if self.state != "ready" else "failing" if self.health.is_failing else "ready")
 
     def _registration(self) -> Registration:
         return Registration(

@@ -15,7 +15,7 @@ def make_record(
     *,
     epoch: int,
     sequence: int,
-    is_draining: bool,
+    state_code: int,
     rate: RateMeter,
     token_rates: TokenRates,
     now: float,
@@ -32,7 +32,7 @@ def make_record(
     return PressureRecord(
         epoch=epoch,
         sequence=sequence,
-        state_code=int(is_draining),
+        state_code=state_code,
         prepare_queue_depth=timeline.count(Stage.PREPARE_QUEUE),
         active_prepare=timeline.count(Stage.PREPARING),
         ready_queue_depth=timeline.count(Stage.READY_QUEUE),

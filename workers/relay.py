@@ -227,7 +227,9 @@ class _Exchange:
                 self._request.transport.abort()  # half an event is out: another would become part of it
             return reply.response
         stream.take_rest()
-        self.outcome = "failed" if stream.tap.has_error else "answered"
+        is_clients_mistake = status is not None and 400 <= status < 500 and status not in _DECLINED
+        failed = "rejected" if is_clients_mistake else "failed"
+        self.outcome = failed if stream.tap.has_error else "answered"
         self._finish(stream.tap.usage())
         return reply.response
 

@@ -478,3 +478,18 @@ async def test_a_replica_that_leaves_ends_its_connections_and_loses_no_request(f
     assert await running.body() == EVENT + DONE
     await stopping
     fleet.replica = None
+
+
+async def test_an_instance_whose_engine_fails_is_asked_only_where_no_other_lives(fleet):
+    """Its worker has found out for all replicas, and lets it back by a request of its own."""
+    failing = await fleet.worker("a", plain(), inflight=0)
+    other = await fleet.worker("b", plain(), inflight=5)
+    await failing.publish(inflight=0, state_code=2)
+    await fleet.start()
+    for _ in range(4):
+        assert (await (await fleet.ask()).answer())[0] == 200
+    assert asked_for_work(failing) == 0
+    await other.leave()
+    await until(lambda: fleet.replica.selection.live_instances() == 1)
+    assert (await (await fleet.ask()).answer())[0] == 200
+    assert asked_for_work(failing) == 1

@@ -181,7 +181,7 @@ class Worker:
             self._load,
             epoch=1,
             sequence=self._sequence,
-            is_draining=False,
+            state_code=0,
             rate=self._rate,
             token_rates=TokenRates(),
             now=now,

@@ -24,7 +24,7 @@ def record_of(timeline: Timeline, now: float = 0.0) -> PressureRecord:
         EngineLoad(),
         epoch=1,
         sequence=1,
-        is_draining=False,
+        state_code=0,
         rate=RateMeter(),
         token_rates=TokenRates(),
         now=now,

@@ -77,7 +77,7 @@ function share(instance, there, sent) {
   return total ? (sent.get(instance.key) ?? 0) / total : null;
 }
 
-const SEVERITY = ["unknown, ejected", "unknown", "ejected", "full", "draining"];
+const SEVERITY = ["unknown, ejected", "unknown", "ejected", "failing", "full", "draining"];
 
 /** Where not all can be drawn: those in trouble first, then the busiest. Where all can they keep their places. */
 function forDrawing(instances) {

@@ -92,6 +92,7 @@ export function notes(instance, silentS = null) {
   if (silentS !== null) found.push(`last heard of ${duration(silentS * 1000)} ago`);
   if (instance.held_against) found.push(instance.held_against);
   if (instance.is_full) found.push("its queue is full");
+  if (instance.state === "failing") found.push("its engine fails: others are preferred until it answers its worker");
   if (instance.state === "draining") found.push("finishes what runs, takes nothing new");
   if (instance.unbelievable?.length) found.push(`cannot be true: ${instance.unbelievable.join(", ")}`);
   return found.join("; ");
