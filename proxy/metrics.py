@@ -1,5 +1,6 @@
 """What a replica counts, for Prometheus; the numbers of the selection and the readers are asked for at each scrape."""
 
+import collections
 import time
 from collections.abc import Callable, Iterable
 
@@ -45,18 +46,19 @@ class ProxyMetrics:
         self.registry.register(_SelectionCollector(selection))
         self.registry.register(_SecurityCollector(uplinks, door))
         self._by_status: dict[int, Counter] = {}
+        self._work: collections.Counter[int] = collections.Counter()
 
-    def count(self, status: int) -> None:
-        """One request was answered with `status`."""
+    def count(self, status: int, *, is_work: bool = True) -> None:
+        """One request was answered with `status`; a look at the models is no work."""
+        self._work[status] += is_work
         child = self._by_status.get(status)
         if child is None:
             child = self._by_status[status] = self._requests.labels(str(status))
         child.inc()
 
     def answers(self) -> dict[str, int]:
-        """Requests answered so far, by status."""
-        samples = (sample for metric in self._requests.collect() for sample in metric.samples)
-        return {each.labels["status"]: int(each.value) for each in samples if each.name.endswith("_total")}
+        """Requests for work answered so far, by status."""
+        return {str(status): count for status, count in self._work.items() if count}
 
     def saw_ttft(self, seconds: float, predicted_s: float | None) -> None:
         """A first event, or a whole plain answer, came after `seconds`; `predicted_s` were predicted, if any."""

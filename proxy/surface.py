@@ -109,7 +109,7 @@ class Surface:
             span.set(request=line.request_id, model=line.model, instance=line.instance, tries=line.tries)
             span.set(outcome=line.outcome, status=line.status)
             span.end("" if line.outcome in {"answered", "rejected"} else line.outcome)
-        self._metrics.count(line.status)
+        self._metrics.count(line.status, is_work=line.method == "POST")
         self._access_log.write(line)
 
     async def _answer(self, exchange: Exchange, path: str) -> web.StreamResponse:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from proxy.app import default_name
@@ -32,6 +33,18 @@ async def test_each_answer_counts_with_the_time_predicted_and_the_time_it_took(f
     assert "forebay_ttft_seconds_count 3.0" in text
     assert "forebay_ttft_predicted_seconds_count 3.0" in text
     assert 'forebay_reservations_total{outcome="made",pool="default"} 3.0' in text
+
+
+async def test_a_look_at_the_models_is_answered_and_is_no_work(fleet):
+    """Both are in the metric of requests; only work is what a replica has answered, on its dashboard and for `up`."""
+    await fleet.worker("a", plain)
+    await fleet.start()
+    assert (await (await fleet.ask()).answer())[0] == 200
+    models = await fleet.callers.ask(f"http://127.0.0.1:{fleet.replica.port}", "/v1/models", method="GET")
+    assert (await models.answer())[0] == 200
+    assert 'forebay_requests_total{status="200"} 2.0' in await page(fleet)
+    caller = await fleet.callers.ask(f"http://127.0.0.1:{fleet.replica.admin_port}", "/debug/replica", method="GET")
+    assert msgspec.json.decode((await caller.answer())[1])["answers"] == {"200": 1}
 
 
 async def test_open_requests_are_told_while_there_are_none_too(fleet):
