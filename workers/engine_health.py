@@ -7,7 +7,6 @@ nobody's request is the probe that lets the engine back.
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -16,7 +15,7 @@ import msgspec
 from bus.hop.client import HopClient
 from bus.hop.errors import HopFailed
 from bus.hop.headers import RawHeaders
-from bus.hop.sse import ends_with_error
+from bus.hop.sse import ends_well, ends_with_error
 
 log = logging.getLogger("forebay.worker")
 
@@ -27,7 +26,6 @@ LONGEST_PAUSE_S: Final = 10.0
 #: Tokens asked for: enough to see a stream that breaks after some.
 _TOKENS: Final = 8
 _PAGE_BYTES: Final = 64 * 1024
-_FINISH: Final = re.compile(rb'"finish_reason"\s*:\s*"')
 
 #: Statuses that say something of the request, not of the engine: it has no completions, or no such model.
 _ANSWERS: Final = frozenset({400, 404, 405, 422})
@@ -99,4 +97,4 @@ class EngineHealth:
             return False
         if answer.status != 200:
             return answer.status in _ANSWERS
-        return not ends_with_error(body) and (b"[DONE]" in body or _FINISH.search(body) is not None)
+        return ends_well(body) and not ends_with_error(body)
