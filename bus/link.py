@@ -10,7 +10,6 @@ sent twice, but for a command that a cluster's node has refused since another ha
 """
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, TypeVar, cast
@@ -194,15 +193,16 @@ class Link:
 
         Raises redis.exceptions: TimeoutError, faults.ConnectionError, AuthenticationError, or what the server replied.
         """
-        packed = _pack(args)
+        packed, until_s = _pack(args), asyncio.get_running_loop().time() + self._timeout_s
         for _ in range(MOST_MOVES):
             try:
-                return await self._ask(packed)
+                return await self._ask(packed, until_s)
             except Moved as moved:
                 self._follow(moved.address)
-            except faults.ReadOnlyError:
-                if self._url.master and self._wire is not None:
-                    self._wire.abort()  # a master no longer: the sentinels know who is
+            except faults.ReadOnlyError as fault:  # no master any longer: who is one stands behind the name, or is told
+                if self._wire is not None:
+                    self._wire.abort()
+                self._pause(faults.ConnectionError(str(fault)))
                 raise
         raise faults.ConnectionError("the cluster's nodes do not agree who has the keys")
 
@@ -220,11 +220,11 @@ class Link:
             self._wire.abort()
             await self._wire.has_ended.wait()
 
-    async def _ask(self, packed: bytes) -> Any:  # noqa: ANN401
+    async def _ask(self, packed: bytes, until_s: float) -> Any:  # noqa: ANN401
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
         self._submit(packed, reply)
-        timer = loop.call_later(self._timeout_s, self._expire, reply)
+        timer = loop.call_at(until_s, self._expire, reply)
         try:
             return await reply
         finally:
@@ -273,6 +273,8 @@ class Link:
             self._fail(refused)
         except OSError as broken:  # TimeoutError is one
             self._fail(faults.ConnectionError(f"{self._url.servers[0]}: {broken or 'connection timed out'}"))
+        except Exception as strange:  # a name that is none, a reply of another shape: whoever waits must be told
+            self._fail(faults.ConnectionError(f"{self._url.servers[0]}: {type(strange).__name__}"))
         else:
             self._opening = None
             unsent, self._unsent = self._unsent, []
@@ -282,11 +284,17 @@ class Link:
 
     def _fail(self, fault: Exception) -> None:
         self._opening, self._node = None, None
-        self._fault, self._pause_until_s = fault, asyncio.get_running_loop().time() + PAUSE_S
+        self._pause(fault)
         unsent, self._unsent = self._unsent, []
         for _, reply in unsent:
             if not reply.done():
                 reply.set_exception(fault)
+
+    def _pause(self, fault: Exception) -> None:
+        """Open no connection for a moment; one that is closed stays so."""
+        pause_until_s = asyncio.get_running_loop().time() + PAUSE_S
+        if pause_until_s > self._pause_until_s:
+            self._fault, self._pause_until_s = fault, pause_until_s
 
     async def _reach(self) -> Wire:
         """A connection to the server that takes our commands, logged in."""
@@ -345,8 +353,11 @@ class Link:
 
     async def _answer(self, wire: Wire) -> list[bytes]:
         """Wait for a sign of life, which a refusal is too."""
-        with contextlib.suppress(faults.ResponseError):
+        try:
             await wire.ask("PING")
+        except faults.ResponseError as refusal:
+            if "max number of clients" in str(refusal):
+                raise  # it closes the connection with these words: to dial at once would keep it full
         return [b"master"]
 
     async def _authenticate(self, wire: Wire) -> None:

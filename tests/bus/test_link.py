@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from redis import exceptions as faults
 
-from bus.link import Link
+from bus.link import PAUSE_S, Link
 from bus.url import Address, BusUrl, read_url
 from tests.bus.worker import until
 
@@ -13,10 +13,13 @@ from tests.bus.worker import until
 class Scripted:
     """A server that answers each command line by line as it is told, for what real ones seldom do."""
 
-    def __init__(self, answer: Callable[[bytes], bytes | None]) -> None:
+    def __init__(self, answer: Callable[[bytes], bytes | None], *, holds: bytes | None = None) -> None:
         self.asked: list[bytes] = []
         self.connections = 0
+        self.let_go = asyncio.Event()
+        """Set: what begins with `holds` is answered."""
         self._answer = answer
+        self._holds = holds
         self._writers: list[asyncio.StreamWriter] = []
         self._server: asyncio.Server | None = None
 
@@ -25,6 +28,7 @@ class Scripted:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self.let_go.set()
         self._server.close()
         for writer in self._writers:
             writer.close()
@@ -45,6 +49,8 @@ class Scripted:
                 length = int((await reader.readline())[1:])
                 words.append((await reader.readexactly(length + 2))[:-2])
             self.asked.append(b" ".join(words))
+            if self._holds and self.asked[-1].startswith(self._holds):
+                await self.let_go.wait()
             answer = self._answer(self.asked[-1])
             if answer is None:
                 writer.close()
@@ -135,23 +141,94 @@ async def test_a_connection_that_the_server_closes_is_opened_anew(real_bus):
 
 async def test_after_a_fault_commands_fail_at_once_for_a_moment(link_to):
     """A dead server costs one attempt a pause, not one a command."""
-    link = link_to(Address("127.0.0.1", 1), timeout_s=5)
-    with pytest.raises(faults.ConnectionError):
-        await link.execute_command("PING")
     began_s = time.monotonic()
-    for _ in range(1000):
-        with pytest.raises(faults.ConnectionError):
-            await link.execute_command("PING")
-    assert time.monotonic() - began_s < 5  # a thousand attempts of which none waits
+    async with Scripted(lambda _: None) as server:  # it closes at the first word
+        link = link_to(server.address, timeout_s=5)
+        for _ in range(1000):
+            with pytest.raises(faults.ConnectionError):
+                await link.execute_command("PING")
+        assert server.connections <= 1 + (time.monotonic() - began_s) / PAUSE_S
 
 
 async def test_a_command_whose_time_is_over_before_the_link_is_open_is_never_sent(link_to):
-    """It must not be done late: whoever asked has decided without it."""
-    async with Scripted(lambda asked: None if asked.startswith(b"AUTH") else b"+OK\r\n") as server:
-        link = link_to(server.address, password="pw", timeout_s=2)  # noqa: S106 - of a server made for this test
-        with pytest.raises(faults.RedisError):
+    """It must not be done late: whoever asked has decided without it; whoever still waits is served."""
+    async with Scripted(lambda _: b"+OK\r\n", holds=b"AUTH") as server:
+        link = link_to(server.address, password="pw", timeout_s=0.1)  # noqa: S106 - of a server made for this test
+        with pytest.raises(faults.TimeoutError):
             await link.execute_command("RESERVE")
-        assert server.asked == [b"AUTH pw"]
+        server.let_go.set()
+        assert await _patiently(link, "LATER") == b"OK"
+        assert b"RESERVE" not in server.asked
+        assert server.asked[0] == b"AUTH pw"
+
+
+@pytest.mark.parametrize("reply", [b"*1\r\n$5\r\nslave\r\n", b":7\r\n", b"*0\r\n"])
+async def test_a_reply_of_another_shape_is_a_fault_and_leaves_the_link_as_it_was(link_to, reply):
+    """What nobody foresaw must not keep commands waiting in a link that never opens."""
+    async with Scripted(lambda asked: reply if asked.startswith((b"ROLE", b"SENTINEL")) else b"+OK\r\n") as server:
+        link = link_to(server.address, master="m")
+        for _ in range(3):
+            with pytest.raises(faults.ConnectionError):
+                await link.execute_command("GET", "k")
+        assert link._unsent == []
+
+
+async def test_a_full_server_is_not_dialled_again_and_again(link_to):
+    """It says so and closes; a thousand commands must not keep it full."""
+    full = b"-ERR max number of clients reached\r\n"
+    began_s = time.monotonic()
+    async with Scripted(lambda _: full) as server:
+        link = link_to(server.address)
+        for _ in range(1000):
+            with pytest.raises(faults.RedisError):
+                await link.execute_command("GET", "k")
+        assert server.connections <= 1 + (time.monotonic() - began_s) / PAUSE_S
+
+
+async def test_a_master_that_was_demoted_is_dialled_anew(link_to):
+    """Behind a name another may stand by now: the link does not stay where nothing can be written."""
+    is_demoted = True
+    answer = lambda asked: b"-READONLY no\r\n" if is_demoted and asked.startswith(b"SET") else b"+OK\r\n"  # noqa: E731
+    async with Scripted(answer) as server:
+        link = link_to(server.address)
+        with pytest.raises(faults.ReadOnlyError):
+            await link.execute_command("SET", "k", "v")
+        is_demoted = False
+        assert await _patiently(link, "SET", "k", "v") == b"OK"
+        assert server.connections == 2
+
+
+async def test_a_link_that_was_closed_while_it_opened_stays_closed(link_to):
+    """Its opening is cancelled, and no later command begins another."""
+    async with Scripted(lambda _: b"+OK\r\n", holds=b"AUTH") as server:
+        link = link_to(server.address, password="pw")  # noqa: S106 - of a server made for this test
+        asked = asyncio.create_task(link.execute_command("GET", "k"))
+        await until(lambda: server.connections == 1)
+        await link.aclose()
+        with pytest.raises(faults.ConnectionError):
+            await asked
+        with pytest.raises(faults.ConnectionError):
+            await link.execute_command("GET", "k")
+        assert link._opening is None
+
+
+async def test_moves_do_not_make_a_command_last_longer_than_its_limit(link_to, monkeypatch):
+    """One limit for a command, however often it is sent on."""
+    ends_s: list[float] = []
+    ask = Link._ask
+
+    async def noted(link: Link, packed: bytes, until_s: float):
+        ends_s.append(until_s)
+        return await ask(link, packed, until_s)
+
+    monkeypatch.setattr(Link, "_ask", noted)
+    async with Scripted(lambda _: b"+OK\r\n", holds=b"GET") as owner:
+        moved = b"-MOVED 1 127.0.0.1:%d\r\n" % owner.address.port
+        async with Scripted(lambda asked: moved if asked == b"GET k" else b"+OK\r\n") as other:
+            with pytest.raises(faults.TimeoutError):
+                await link_to(other.address, timeout_s=0.2).execute_command("GET", "k")
+    first_s, again_s = ends_s
+    assert first_s == again_s
 
 
 async def test_a_node_that_has_not_the_keys_names_the_one_that_has(link_to):
