@@ -36,8 +36,10 @@ local function ours(command, key, ...)
   if type(reply) ~= 'table' or not reply.err then
     return reply
   end
-  redis.call('DEL', key) -- a server that refuses writes refuses this one
-  return redis.call(command, key, ...)
+  if string.find(tostring(reply.err), 'WRONGTYPE', 1, true) then
+    redis.call('DEL', key) -- a server that refuses writes refuses this one
+  end
+  return redis.call(command, key, ...) -- what else is wrong ends the script
 end
 
 -- Server time in microseconds.
