@@ -16,19 +16,26 @@ from bus.hop.client import HopClient
 from bus.hop.errors import HopFailed
 from bus.hop.headers import RawHeaders
 from bus.hop.sse import ends_well, ends_with_error
+from bus.seldom import Seldom
 
 log = logging.getLogger("forebay.worker")
+
+#: Failures without an answer between them that say so: one may be the fault of its request.
+FAILURES: Final = 2
 
 #: Time from a failure to the first request of our own, s; each that fails doubles it.
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 10.0
 
+#: Longest time of a request of our own, s.
+WORK_S: Final = 30.0
+
 #: Tokens asked for: enough to see a stream that breaks after some.
 _TOKENS: Final = 8
 _PAGE_BYTES: Final = 64 * 1024
 
-#: Statuses that say something of the request, not of the engine: it has no completions, or no such model.
-_ANSWERS: Final = frozenset({400, 404, 405, 422})
+#: Statuses that are an answer of an engine that works: it is busy, wants another key than ours, has no completions.
+_ANSWERS: Final = frozenset({400, 401, 403, 404, 405, 422, 429, 501})
 
 
 class EngineHealth:
@@ -40,48 +47,68 @@ class EngineHealth:
         *,
         name: str,
         headers: RawHeaders,
-        limit_s: float,
         models: Callable[[], Sequence[str]],
         on_change: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
-        self.is_failing = False
         self._engine = engine
         self._name = name
         self._headers = [*headers, (b"content-type", b"application/json")]
-        self._limit_s = limit_s
         self._models = models
         self._on_change = on_change
+        self._clock = clock
+        self._failures = 0
+        """Failures since the last answer; those of our own requests too."""
+        self._failed_at_s = float("-inf")
         self._has_failed = asyncio.Event()
+        self._said = Seldom()
 
-    def saw(self, outcome: str) -> None:
-        """A request has ended: "answered" and "failed" say something of the engine."""
-        if outcome == "answered":
-            self._is_now(False)
-        elif outcome == "failed":
-            self._is_now(True)
+    @property
+    def is_failing(self) -> bool:
+        """Whether others are to be preferred."""
+        return self._failures >= FAILURES
+
+    def saw(self, outcome: str, *, sent_s: float) -> None:
+        """A request has ended that was sent at `sent_s`: "answered" and "failed" say something of the engine.
+
+        An answer to one that was sent before the last failure says nothing of the time after it.
+        """
+        if outcome == "failed":
+            self._failed()
+        elif outcome == "answered" and sent_s >= self._failed_at_s:
+            self._works_again()
 
     async def run(self) -> None:
-        """Ask a failing engine again and again, until cancelled."""
+        """After a failure ask the engine until it answers, us or anybody; until cancelled."""
         while True:
             await self._has_failed.wait()
             pause_s = FIRST_PAUSE_S
-            while self.is_failing:
+            while self._failures:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-                if self.is_failing and await self._works():
-                    self._is_now(False)
+                if self._failures and await self._works():
+                    self._works_again()
+                elif self._failures:
+                    self._failed()
 
-    def _is_now(self, is_failing: bool) -> None:
-        if is_failing == self.is_failing:
-            return
-        self.is_failing = is_failing
-        if is_failing:
-            self._has_failed.set()
-            log.warning("instance %s: its engine fails; others are preferred until it answers", self._name)
-        else:
-            self._has_failed.clear()
-            log.info("instance %s: its engine answers again", self._name)
-        self._on_change()
+    def _failed(self) -> None:
+        self._failed_at_s = self._clock()
+        self._failures += 1
+        self._has_failed.set()
+        if self._failures == FAILURES:
+            if count := self._said.due(self._failed_at_s):
+                message = (
+                    "instance %s: its engine fails; others are preferred until it answers (%d since the last line)"
+                )
+                log.warning(message, self._name, count)
+            self._on_change()
+
+    def _works_again(self) -> None:
+        was_failing, self._failures = self.is_failing, 0
+        self._has_failed.clear()
+        if was_failing:
+            log.debug("instance %s: its engine answers again", self._name)
+            self._on_change()
 
     async def _works(self) -> bool:
         """Whether the engine answers a small request whole."""
@@ -89,11 +116,12 @@ class EngineHealth:
         for model in self._models()[:1]:
             request["model"] = model
         try:
-            answer = await self._engine.exchange(
-                "POST", "/v1/completions", self._headers, msgspec.json.encode(request), head_timeout_s=self._limit_s
-            )
-            body = await answer.body(_PAGE_BYTES, silence_s=self._limit_s)
-        except HopFailed:
+            async with asyncio.timeout(WORK_S):
+                answer = await self._engine.exchange(
+                    "POST", "/v1/completions", self._headers, msgspec.json.encode(request), head_timeout_s=WORK_S
+                )
+                body = await answer.body(_PAGE_BYTES)
+        except (HopFailed, TimeoutError):
             return False
         if answer.status != 200:
             return answer.status in _ANSWERS

@@ -125,9 +125,9 @@ class Instance:
             self.engine,
             name=instance.id,
             headers=engine_headers,
-            limit_s=config.first_event_timeout_s,
             models=lambda: self.watch.models,
             on_change=self.publisher.changed,
+            clock=clock,
         )
         self.metrics = metrics.instance(instance.id, inflight=lambda: len(self.timeline), publisher=self.publisher)
         self._idle = asyncio.Event()
@@ -180,7 +180,7 @@ class Instance:
         if usage is not None and usage.prompt_tokens and text is not None:
             self._token_rates.learn(text, usage.prompt_tokens)
         self.metrics.count(outcome)
-        self.health.saw(outcome)
+        self.health.saw(outcome, sent_s=request.dispatched_s)
         if self.traces is not None:
             self.traces.finish(request, outcome, usage.completion_tokens if usage else None)
         if not len(self.timeline):

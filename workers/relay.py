@@ -33,7 +33,16 @@ from bus.hop.headers import (
 from bus.hop.intake import read_body
 from bus.hop.openai_error import error_body, error_event
 from bus.hop.reply import StreamReply
-from bus.hop.sse import LONGEST_HELD_EVENT, EventTap, Usage, error_code, first_event, is_json, read_usage
+from bus.hop.sse import (
+    LONGEST_HELD_EVENT,
+    EventTap,
+    Usage,
+    asking_for_usage,
+    error_code,
+    first_event,
+    is_json,
+    read_usage,
+)
 from workers.instance import Instance, Refused
 from workers.timeline import Request, Stage
 
@@ -60,8 +69,6 @@ _BYTES_PER_TOKEN: Final = 4
 #: Path that a worker answers itself: of the paths that engines have only those under /v1/ are relayed.
 HEALTH: Final = "/health"
 
-_INCLUDE_USAGE: Final = b'"stream_options":{"include_usage":true},'
-
 RawReply = list[tuple[str, str]]
 
 
@@ -82,10 +89,10 @@ class Relay:
         except Refused as refusal:
             self._instance.metrics.count("refused")
             return _refuse(refusal)
-        if self._instance.traces is not None:
-            self._instance.traces.begin(entry, request.raw_headers)
         outcome = "cancelled"
         try:
+            if self._instance.traces is not None:
+                self._instance.traces.begin(entry, request.raw_headers)
             body = await self._wait_for_slot(request, entry, ticket)
             try:
                 self._instance.advance(entry, Stage.DISPATCHING)
@@ -136,8 +143,8 @@ class Relay:
             self._instance.advance(entry, Stage.PREPARING)
             body = await read_body(request, limit_bytes=BODY_LIMIT_BYTES)
             body = self._instance.aliases.resolve(body, request.headers.get("content-type", ""))
-            if ticket.strips_usage and body[:1] == b"{" and not self._instance.watch.tells_usage:
-                body = b"{" + _INCLUDE_USAGE + body[1:]
+            if ticket.strips_usage and not self._instance.watch.tells_usage:
+                body = asking_for_usage(body)
         self._instance.advance(entry, Stage.READY_QUEUE)
         return body
 
@@ -194,12 +201,14 @@ class _Exchange:
     async def _plain(self, answer: Answer) -> web.StreamResponse:
         """Pass on an answer that comes in one piece, an error of the engine included."""
         reply = await _relay_plain(self._request, answer, self._silence_s, self._refusals)
-        if answer.status < 400:
+        if answer.status < 400 and answer.is_complete:
             self.outcome = "answered"
             if isinstance(reply, web.Response) and isinstance(reply.body, bytes):
                 self._finish(_usage_of(answer, reply.body))
-        elif answer.status < 500:
+        elif 400 <= answer.status < 500:
             self.outcome = "rejected"
+        elif answer.status not in self._refusals or verdict_on(answer.status) == REFUSED:
+            self.outcome = "declined"
         return reply
 
     async def _stream(self, answer: Answer, limit_s: float) -> web.StreamResponse:
@@ -227,9 +236,11 @@ class _Exchange:
                 self._request.transport.abort()  # half an event is out: another would become part of it
             return reply.response
         stream.take_rest()
-        is_clients_mistake = status is not None and 400 <= status < 500 and status not in _DECLINED
-        failed = "rejected" if is_clients_mistake else "failed"
-        self.outcome = failed if stream.tap.has_error else "answered"
+        if status is not None and (status < 500 or status in _DECLINED):
+            self.outcome = "declined" if status in _DECLINED else "rejected"
+        else:
+            is_broken = stream.tap.has_error or reply.is_broken(self._request.path)
+            self.outcome = "failed" if is_broken else "answered"
         self._finish(stream.tap.usage())
         return reply.response
 

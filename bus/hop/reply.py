@@ -19,6 +19,9 @@ HIGH_WATER_BYTES: Final = 64 * 1024
 #: What is written between two looks at how much waits: a look costs as much as a small write.
 UNCHECKED_BYTES: Final = 16 * 1024
 
+#: Paths whose streams say how they end.
+_COMPLETIONS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
+
 #: Of a read as short as this the one before it is kept too, up to so many bytes.
 SHORT_BYTES: Final = 32
 KEPT_BYTES: Final = 4096
@@ -41,6 +44,10 @@ class StreamReply:
     def ends_at_event(self) -> bool:
         """Whether what was written ends with a whole event: only then may another event follow."""
         return not self._last or self._last.endswith((b"\n\n", b"\r\n\r\n"))
+
+    def is_broken(self, path: str) -> bool:
+        """Whether a stream that ended as HTTP wants it is not whole: it says so, or a completion just stopped."""
+        return self.ends_with_error or (path in _COMPLETIONS and not self.ends_well)
 
     @property
     def ends_with_error(self) -> bool:

@@ -124,6 +124,15 @@ _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
+def asking_for_usage(body: bytes) -> bytes:
+    """A JSON request with the usage of its stream asked for; anything else as it is.
+
+    >>> asking_for_usage(b'{"model":"m"}')
+    b'{"stream_options":{"include_usage":true},"model":"m"}'
+    """
+    return b'{"stream_options":{"include_usage":true},' + body[1:] if body[:1] == b"{" else body
+
+
 def read_usage(body: bytes) -> Usage | None:
     """Usage of a JSON answer or event; None if there is none, or the answer is no JSON.
 

@@ -1,11 +1,16 @@
 """An engine that fails at its work: its worker says so to all, and lets it back by a request of its own."""
 
+import asyncio
+
 import pytest
 
 from bus.keys import pressure_key
 from bus.record import decode_record
 from tests.bus.worker import until
 from tests.hop.scripted import Asked, Peer
+from tests.workers.answering import EVENT
+from workers import engine_health
+from workers.engine_health import FAILURES
 
 WHOLE = b'data: {"choices":[{"text":"a","finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
 
@@ -21,17 +26,31 @@ async def is_now(one, state: str) -> bool:
     return decode_record(raw).record.state == state
 
 
+def fail(peer: Peer) -> None:
+    """Fail as an engine does whose work is at fault."""
+    peer.answer(b"{}", status="500 Internal Server Error")
+
+
+async def is_failing(one) -> bool:
+    """Send a request, and one more after it; tell whether they make the engine a failing one."""
+    for _ in range(FAILURES):
+        await (await one.ask()).answer()
+    await one.comes_to_rest()
+    return one.instance.health.is_failing
+
+
 @pytest.mark.parametrize(
     "broken",
     [
         lambda peer: peer.reset(),
-        lambda peer: peer.answer(b"{}", status="500 Internal Server Error"),
+        fail,
         lambda peer: stream(peer, b'data: {"error":{"code":500}}\n\ndata: [DONE]\n\n'),
+        lambda peer: stream(peer, b'data: {"choices":[{"text":"a","finish_reason":null}]}\n\n'),
     ],
-    ids=["reset", "500", "error event"],
+    ids=["reset", "500", "error event", "no end"],
 )
 async def test_an_engine_that_breaks_is_failing_until_it_answers_its_worker(site, broken):
-    """The record says so within a publish, and no client's request is needed to undo it."""
+    """A failure, and one more of the worker's own request: the record says so, and no client is needed to undo it."""
     is_broken = True
 
     def respond(peer: Peer, asked: Asked) -> None:
@@ -40,8 +59,6 @@ async def test_an_engine_that_breaks_is_failing_until_it_answers_its_worker(site
     one = await site(respond)
     await (await one.ask()).answer()
     await until(lambda: is_now(one, "failing"))
-    await until(lambda: len(one.posts) >= 2)
-    assert await is_now(one, "failing")
     is_broken = False
     await until(lambda: is_now(one, "ready"))
     assert one.posts[-1].target == "/v1/completions"
@@ -49,36 +66,96 @@ async def test_an_engine_that_breaks_is_failing_until_it_answers_its_worker(site
     assert b'"model":"tiny"' in one.posts[-1].body
 
 
+async def test_one_failure_alone_may_be_its_requests_fault(site):
+    """The engine is asked, and answers: nothing is said of it."""
+    answers = iter([fail, lambda peer: stream(peer, WHOLE)])
+    one = await site(lambda peer, _: next(answers)(peer))
+    changes = []
+    one.instance.health._on_change = lambda: changes.append(None)
+    await (await one.ask()).answer()
+    await until(lambda: len(one.posts) == FAILURES and not one.instance.health._failures)
+    assert not changes
+
+
 async def test_a_request_that_is_answered_lets_the_engine_back_too(site):
     """Whatever tells that it works."""
-    answers = iter([lambda peer: peer.answer(b"{}", status="500 No"), lambda peer: stream(peer, WHOLE)])
+    answers = iter([fail, fail, lambda peer: stream(peer, WHOLE)])
     one = await site(lambda peer, _: next(answers)(peer))
-    await (await one.ask()).answer()
-    await until(lambda: one.instance.health.is_failing)
+    assert await is_failing(one)
     await (await one.ask()).answer()
     await until(lambda: not one.instance.health.is_failing)
-    assert len(one.posts) == 2
+    assert len(one.posts) == FAILURES + 1
 
 
-@pytest.mark.parametrize("code", [400, 404])
-async def test_a_clients_mistake_says_nothing_of_the_engine(site, code):
-    """As a status, and as the first event of a stream."""
-    one = await site(lambda peer, _: stream(peer, b'data: {"error":{"code":%d}}\n\n' % code))
-    await (await one.ask()).answer()
+async def test_an_answer_to_what_was_sent_before_the_failures_undoes_nothing(site):
+    """A stream that runs on says nothing of what an engine does with new requests."""
+    go_on = asyncio.Event()
+
+    async def respond(peer: Peer, asked: Asked) -> None:
+        if b"long" not in asked.body:
+            return fail(peer)
+        peer.start_stream(EVENT)
+        await go_on.wait()
+        peer.chunk(WHOLE)
+        peer.chunk(b"")
+        return None
+
+    one = await site(respond)
+    before = await one.ask(b'{"model":"tiny","user":"long"}')
+    await until(lambda: len(one.posts) == 1)
+    for _ in range(FAILURES):
+        await (await one.ask()).answer()
+    go_on.set()
+    _, body = await before.answer()
+    assert body.endswith(b"[DONE]\n\n")
     await one.comes_to_rest()
-    assert not one.instance.health.is_failing
+    assert one.instance.health.is_failing
 
 
-async def test_an_engine_without_completions_works_if_it_says_so(site):
-    """404 to the request of our own is an answer."""
+@pytest.mark.parametrize("status", ["503 Busy", "429 Later", "501 Not Implemented", "401 No", "400 No", "404 No"])
+async def test_who_declines_does_not_fail(site, status):
+    """Busy, without that path, with another key: an engine that says so works."""
+    one = await site(lambda peer, _: peer.answer(b"{}", status=status))
+    assert not await is_failing(one)
+
+
+@pytest.mark.parametrize("code", [400, 404, 503])
+async def test_an_error_as_the_first_event_says_what_the_status_would(site, code):
+    """A client's mistake, or an engine that declines: vLLM wraps them in a stream that began with 200."""
+    one = await site(lambda peer, _: stream(peer, b'data: {"error":{"code":%d}}\n\n' % code))
+    assert not await is_failing(one)
+
+
+@pytest.mark.parametrize("status", ["404 Not Found", "401 Unauthorized", "429 Too Many", "501 Not Implemented"])
+async def test_any_answer_to_the_workers_own_request_lets_the_engine_back(site, status):
+    """One without completions, or that wants another key, works if it says so."""
 
     def respond(peer: Peer, asked: Asked) -> None:
         if asked.target == "/v1/completions":
-            peer.answer(b'{"detail":"Not Found"}', status="404 Not Found")
+            peer.answer(b'{"detail":"No"}', status=status)
         else:
             peer.reset()
 
     one = await site(respond)
-    await (await one.ask()).answer()
-    await until(lambda: one.instance.health.is_failing)
+    assert await is_failing(one)
     await until(lambda: not one.instance.health.is_failing)
+
+
+async def test_a_request_of_the_workers_own_has_an_end(site, monkeypatch):
+    """An engine that sends a comment now and then keeps no probe for ever: it is asked again, and still fails."""
+    monkeypatch.setattr(engine_health, "WORK_S", 0.1)
+
+    async def respond(peer: Peer, asked: Asked) -> None:
+        if asked.target != "/v1/completions":
+            return fail(peer)
+        peer.start_stream()
+        gone = asyncio.ensure_future(peer.gone())
+        while not gone.done():
+            peer.chunk(b": still here\n\n")
+            await asyncio.sleep(0.01)
+        return None
+
+    one = await site(respond)
+    assert await is_failing(one)
+    await until(lambda: len(one.posts) >= FAILURES + 2)
+    assert one.instance.health.is_failing

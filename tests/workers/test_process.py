@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from bus.reader import Reader
+from tests.bus.worker import lately_served
 from tests.hop.scripted import Asked, Callers, Peer, until
 from tests.servers import FakeBus
 from workers.config import InstanceConfig, WorkerConfig
@@ -51,7 +52,7 @@ async def test_a_worker_that_stops_says_that_its_instances_are_gone(site):
     await one.worker.stop()
     view = await reader.view()
     assert view.live(0.0) == []
-    assert view.lately_served() == {"tiny"}
+    assert lately_served(view) == {"tiny"}
     await reader.close()
 
 

@@ -1,0 +1,19 @@
+"""Engines that answer in one piece or in events."""
+
+import asyncio
+
+EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}],"usage":null}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":20,"completion_tokens":3,"total_tokens":23}}\n\n'
+DONE = b"data: [DONE]\n\n"
+ANSWER = b'{"choices":[{"index":0,"text":"x"}],"usage":{"prompt_tokens":20,"completion_tokens":3}}'
+
+
+def plain(body: bytes = ANSWER, **more: str):
+    """An engine that answers in one piece."""
+    return lambda peer, _: peer.answer(body, **more)
+
+
+async def turns() -> None:
+    """Let everything run that can."""
+    for _ in range(50):
+        await asyncio.sleep(0)
