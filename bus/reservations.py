@@ -44,6 +44,15 @@ class Reservations:
         self._grace_ms = grace_ms
         self._giving_back: set[asyncio.Task[None]] = set()
 
+    def outcomes(self) -> dict[str, int]:
+        """Choices on the bus so far by what became of them: failed and too_late ones were decided alone."""
+        return {
+            "made": self.made,
+            "failed": self.failures,
+            "too_late": self.too_late,
+            "given_back": self.given_back,
+        }
+
     async def prepare(self) -> None:
         """Open the connection and load the scripts, so that the first choice finds both; a fault is its to meet."""
         with contextlib.suppress(BusUnavailable):

@@ -160,11 +160,9 @@ class PoolView(msgspec.Struct, frozen=True):
             return []
         return [pressure for pressure in live if pressure.fault in _GONE]
 
-    def lately_served(self) -> frozenset[str]:
-        """Models that some instance of this pool has announced within the last ten minutes, alive or not."""
-        return frozenset(
-            model for reading in self.readings.values() if reading.entry for model in reading.entry.registration.models
-        )
+    def has_lately_served(self, model: str) -> bool:
+        """Whether some instance of this pool has announced the model within the last ten minutes, alive or not."""
+        return any(model in each.entry.registration.models for each in self.readings.values() if each.entry)
 
     def _stands(self, entry: RegistrationEntry) -> bool:
         return entry.expires_us > self.standing_us and entry.registration.state != "gone"

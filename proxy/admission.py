@@ -14,7 +14,7 @@ UNKNOWN_WAIT_S = 1.0
 
 
 class FleetFull(ForebayError):
-    """Every instance that could take the request has a full queue."""
+    """Every instance that was found to serve the request has a full queue."""
 
     def __init__(self, retry_after_s: float) -> None:
         super().__init__("the queues of all instances are full")

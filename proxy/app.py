@@ -6,6 +6,7 @@ import re
 import socket
 import ssl
 import time
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from aiohttp import web
@@ -123,7 +124,6 @@ class Replica:
         await demand_fitness(self._links[0], config.pool[0])
         await self._look_first()
         await asyncio.gather(*(reservations.prepare() for reservations in self._reservations))
-        await self._uplinks.look_up()
         self.selection.look_around()
         surface = Surface(
             self.selection,
@@ -164,6 +164,8 @@ class Replica:
         await self._api.start()
         self._tasks = [
             asyncio.create_task(self._keep_house(), name="housekeeping"),
+            asyncio.create_task(_every(HOUSEKEEPING_S, self._uplinks.look_up), name="addresses of workers"),
+            asyncio.create_task(_every(HOUSEKEEPING_S, self._door.keep), name="keys and their leases"),
             asyncio.create_task(self._prober.run(), name="probes"),
         ]
         log.info("replica %s: API on port %d, admin on port %d", self.name, self.port, self.admin_port)
@@ -201,10 +203,8 @@ class Replica:
     async def _keep_house(self) -> None:
         while True:
             self._uplinks.forget_all_but(await self._look_at_bus())
-            await self._uplinks.look_up()
             self.selection.look_around()
             self._dashboard.note()
-            await self._door.keep()
             await asyncio.sleep(HOUSEKEEPING_S)
 
     async def _look_first(self) -> None:
@@ -256,6 +256,13 @@ class Replica:
         limit = request.query.get("limit", "")
         most = int(limit) if _LIMIT.fullmatch(limit) else 50
         return _json(debug.selections(self.selection, limit=most, request_id=request.query.get("request_id")))
+
+
+async def _every(seconds: float, do: Callable[[], Awaitable[None]]) -> None:
+    """Do it again and again until cancelled: what may wait for others has a task of its own."""
+    while True:
+        await do()
+        await asyncio.sleep(seconds)
 
 
 def default_name(config: ProxyConfig) -> str:

@@ -109,16 +109,20 @@ class Ejections:
         pause_s = min(2 * was.pause_s, LONGEST_PAUSE_S) or FIRST_PAUSE_S
         self._standings[instance] = Standing(until_s=now + pause_s, pause_s=pause_s, needs_health=needs_health)
 
-    def succeeded(self, instance: str, *, is_whole: bool = True) -> None:
-        """The instance has answered a request; a stream that has only begun does not undo what failed before it."""
+    def succeeded(self, instance: str, sent_under: Standing | None, *, is_whole: bool = True) -> None:
+        """The instance has answered a request; a stream that has only begun does not undo what failed before it.
+
+        `sent_under` is what was held against the instance when the request was sent: an answer to one that was sent
+        before the last failure says nothing of the time after it.
+        """
         standing = self._standings.get(instance)
-        if standing is None:
+        if standing is None or standing is not sent_under:
             return
         standing.until_s, standing.needs_health = float("-inf"), False
         if is_whole:
             standing.pause_s = 0.0
-        standing.limit *= 2
-        if standing.limit > UNLIMITED:
+        standing.limit = min(2 * standing.limit, 2 * UNLIMITED)
+        if standing.limit > UNLIMITED and not standing.pause_s:
             del self._standings[instance]
 
     def probed(self, instance: str, is_alive: bool, now: float) -> None:
@@ -135,12 +139,12 @@ class Ejections:
         """Its engine wants to be left alone for so long."""
         self._rests[instance] = max(self._rests.get(instance, 0.0), now + min(seconds, LONGEST_REST_S))
 
-    def forget_all_but(self, instances: Iterable[str]) -> None:
-        """Drop what is held against instances that are gone: who returns is new."""
+    def forget_all_but(self, instances: Iterable[str], now: float) -> None:
+        """Drop what is held against instances that are gone, who are new when they return, and rests that are over."""
         left = set(instances)
         self._known &= left
         self._standings = {name: each for name, each in self._standings.items() if name in left}
-        self._rests = {name: until_s for name, until_s in self._rests.items() if name in left}
+        self._rests = {name: until_s for name, until_s in self._rests.items() if name in left and until_s > now}
 
     # -- what follows
 

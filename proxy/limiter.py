@@ -43,7 +43,10 @@ class Lease(msgspec.Struct):
     key: ApiKey
     id: str
     tokens: int
+    """What it was expected to spend."""
     renewed_at_s: float
+    shared_tokens: int = 0
+    """Of those what the bus has counted: nothing, where this replica let it in alone."""
 
 
 class Limiter:
@@ -69,10 +72,11 @@ class Limiter:
             try:
                 verdict = await self._bus.take(key.name, key.limits, lease=lease.id, tokens=tokens)
                 self._note_state(True)
+                lease.shared_tokens = tokens
             except BusUnavailable as fault:
                 self._failed(fault)
-            except asyncio.CancelledError:  # it may have been taken, and nobody would end it
-                self._settle_later(lease, -tokens)
+            except asyncio.CancelledError:  # nobody else would end the lease; its tokens stand, or never did
+                self._settle_later(lease, 0)
                 raise
         if verdict is None:
             verdict = self._own.judge(key, tokens, self._clock())
@@ -86,24 +90,25 @@ class Limiter:
         """A request has ended; None: what it spent is not known, and the estimate stands."""
         if self._leases.pop(lease.id, None) is None:
             return
-        correction = 0 if spent_tokens is None else spent_tokens - lease.tokens
-        self._own.settle(lease.key, correction, self._clock())
-        self._settle_later(lease, correction)
+        spent = lease.tokens if spent_tokens is None else spent_tokens
+        self._own.settle(lease.key, spent - lease.tokens, self._clock())
+        self._settle_later(lease, spent - lease.shared_tokens)
 
     async def renew(self) -> None:
         """Renew the leases that are due; called now and then."""
         now = self._clock()
         due = [one for one in self._leases.values() if one.key.limits.inflight and now - one.renewed_at_s >= RENEW_S]
-        for lease in due:
-            if lease.id not in self._leases or self._clock() < self._paused_until_s:
-                continue  # it ended while another was renewed
-            lease.renewed_at_s = now
-            try:
-                await self._bus.renew(lease.key.name, lease=lease.id)
-            except BusUnavailable as fault:
-                self._failed(fault)
-            if lease.id not in self._leases:  # it ended meanwhile: what was renewed has to go again
-                await self._settle(lease, 0)
+        if now >= self._paused_until_s:
+            await asyncio.gather(*(self._renew(lease, now) for lease in due))
+
+    async def _renew(self, lease: Lease, now: float) -> None:
+        lease.renewed_at_s = now
+        try:
+            await self._bus.renew(lease.key.name, lease=lease.id)
+        except BusUnavailable as fault:
+            self._failed(fault)
+        if lease.id not in self._leases:  # it ended meanwhile: what was renewed has to go again
+            await self._settle(lease, 0)
 
     async def close(self) -> None:
         """Wait for what is being settled."""

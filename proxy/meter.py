@@ -1,19 +1,17 @@
 """Counts the tokens of one answer as its engine counts them, for a key that is limited in them."""
 
-from typing import Final
-
 from bus.hop.answer import Sink
-from bus.hop.sse import EventTap, Usage, read_usage
+from bus.hop.sse import EventTap, Usage, asking_for_usage, read_usage
 from proxy.facts import Facts
 from proxy.keys import LARGEST_LIMIT
-
-_INCLUDE_USAGE: Final = b'{"stream_options":{"include_usage":true},'
 
 
 class Meter:
     """Looks for the usage in an answer; `strips_usage` keeps an event out that the client has not asked for."""
 
     def __init__(self, *, strips_usage: bool) -> None:
+        self.events = 0
+        """Events of a stream so far: about its tokens, where its engine does not say how many they were."""
         self._tap = EventTap(strips_usage=strips_usage)
         self._usage: Usage | None = None
 
@@ -29,6 +27,7 @@ class Meter:
         """Sink that stands before `write`."""
 
         def take(data: bytes) -> None:
+            self.events += data.count(b"data:")
             passed = self._tap.feed(data)
             if passed:
                 write(passed)
@@ -48,7 +47,7 @@ def asks_for_usage(facts: Facts, body: bytes) -> bytes | None:
     """The body with the usage of its stream asked for; None where the client has said what it wants, or cannot be."""
     if facts.wants_usage or body[:1] != b"{":
         return None
-    return _INCLUDE_USAGE + body[1:]
+    return asking_for_usage(body)
 
 
 def expected_tokens(facts: Facts, prompt_tokens: int) -> int:

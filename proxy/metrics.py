@@ -105,12 +105,7 @@ class _SelectionCollector(Collector):
             labels=["pool", "outcome"],
         )
         for pool, each in selection.reservations.items():
-            for outcome, count in (
-                ("made", each.made),
-                ("failed", each.failures),
-                ("too_late", each.too_late),
-                ("given_back", each.given_back),
-            ):
+            for outcome, count in each.outcomes().items():
                 reservations.add_metric([pool, outcome], count)
         yield reservations
         yield from self._instances()

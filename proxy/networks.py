@@ -97,6 +97,8 @@ def origin_of(worker_url: str) -> Origin | None:
         return None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.path not in ("", "/"):
         return None
+    if _address(parts.hostname) is None and not all(map(_is_label, parts.hostname.removesuffix(".").split("."))):
+        return None
     return Origin(parts.hostname, parts.scheme == "https")
 
 

@@ -36,6 +36,7 @@ from bus.hop.openai_error import error_event
 from bus.hop.reply import StreamReply
 from bus.hop.tracing import Span
 from proxy.access_log import AccessLine
+from proxy.admission import FleetFull
 from proxy.config import ProxyConfig
 from proxy.facts import Facts
 from proxy.meter import Meter
@@ -51,9 +52,6 @@ log = logging.getLogger("forebay.proxy")
 HELD_ANSWER_BYTES: Final = 8 * 1024 * 1024
 
 _VERDICT: Final = VERDICT.encode()
-
-#: Paths whose streams end with a finish, the usage or [DONE].
-_COMPLETIONS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 
 #: What the error event of a stream says of the fault that broke it, the special first.
 _STREAM_CODES: Final = ((DeadlineExceeded, "deadline_exceeded"), (AnswerTooSlow, "worker_silent"))
@@ -122,11 +120,8 @@ class Relay:
         fault: HopFailed | None = None
         tries_left = self._config.tries
         while tries_left and (not tried or self._may_go_on(exchange)):
-            try:
-                selected = await self._choose(exchange, facts, tried)
-            except NothingAlive:
-                if not tried:
-                    raise
+            selected = await self._next(exchange, facts, tried, refusals)
+            if selected is None:
                 break
             if tried:
                 self._metrics.retries.inc()
@@ -166,6 +161,20 @@ class Relay:
             predicted_s = selected.decision.predicted_ttft_s
             span.set(instance=selected.instance, attempt=len(tried) + 1, predicted_ttft_s=predicted_s)
             return selected
+
+    async def _next(
+        self, exchange: Exchange, facts: Facts, tried: set[str], refusals: list[Refusal]
+    ) -> Selected | None:
+        """The next instance; None where there is none beside those that were tried."""
+        try:
+            return await self._choose(exchange, facts, tried)
+        except NothingAlive:
+            if not tried:
+                raise
+        except FleetFull:
+            if not any(refusal.reply.status == 429 for refusal in refusals):
+                raise  # else one of those that were asked has said when to come again
+        return None
 
     def _may_go_on(self, exchange: Exchange) -> bool:
         """Whether a request that failed may still be tried elsewhere. Raises DeadlineExceeded."""
@@ -222,12 +231,13 @@ class Relay:
             exchange.line.outcome = "failed"
         else:
             is_stream = answer.content_type == b"text/event-stream"
-            if answer.status < 500:
-                self._selection.ejections.succeeded(selected.instance, is_whole=not is_stream)
             exchange.line.outcome = _outcome(answer.status)
             if is_stream:
+                self._selection.ejections.succeeded(selected.instance, selected.standing, is_whole=False)
                 return await self._stream(exchange, selected, answer, attempt)
         reply = await self._plain(exchange, selected, answer, attempt)
+        if verdict is None and answer.status < 500 and not reply.prepared:  # else `_stream` has said how it ended
+            self._selection.ejections.succeeded(selected.instance, selected.standing)
         if verdict is None or reply.prepared:
             return reply
         return Refusal(reply, verdict.decode("latin-1"), _seconds(header(answer.headers, b"retry-after")))
@@ -244,12 +254,13 @@ class Relay:
             await reply.relay(answer, silence_s=self._config.silence_timeout_s, through=through)
             if exchange.meter and (rest := exchange.meter.rest()):
                 reply.write(rest)
-            if _is_broken(exchange.request.path, reply):
+            is_stream = answer.content_type == b"text/event-stream"
+            if is_stream and reply.is_broken(exchange.request.path):
                 exchange.line.outcome = "broken"
                 self._metrics.broken.inc()
                 self._selection.ejections.failed(selected.instance, time.monotonic())
             else:
-                self._selection.ejections.succeeded(selected.instance)
+                self._selection.ejections.succeeded(selected.instance, selected.standing)
         except HopFailed as fault:
             log.info("request %s: stream from %s broke: %s", exchange.request_id, selected.instance, fault)
             exchange.line.outcome = "broken"
@@ -282,11 +293,6 @@ class Relay:
         selected.decision.real_ttft_s = seconds
         exchange.line.ttft_ms = round(seconds * 1000, 1)
         self._metrics.saw_ttft(seconds, selected.decision.predicted_ttft_s)
-
-
-def _is_broken(path: str, reply: StreamReply) -> bool:
-    """Whether a stream that ended as HTTP wants it is not whole: its worker or engine says so, or it just stopped."""
-    return reply.ends_with_error or (path in _COMPLETIONS and not reply.ends_well)
 
 
 def _outcome(status: int) -> str:

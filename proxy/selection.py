@@ -101,7 +101,7 @@ class Selection:
         self.tiers: Counter[str] = Counter()
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
         self.ejections = Ejections()
-        self._unshown = Unshown()
+        self._unshown = {pool: Unshown() for pool in self.readers}
         self._rotation = rotation
         self._rng = rng or random.Random()
         self._clock = clock
@@ -113,23 +113,27 @@ class Selection:
         """
         views = [await reader.view(facts.model) for reader in self.readers.values()]
         now = self._clock()
+        full: FleetFull | None = None
         for view in views:
-            # of a large pool only a sample was read: if none of it will do, one of which nothing is known may
-            found = _serving(view.live(now), facts.model, tried) or _serving(
-                view.live(now, is_read=False), facts.model, tried
-            )
-            if found:
-                return await self._decide(request_id, view, found, facts, now)
+            for is_read in (True, False):  # of a large pool only a sample was read: if none of it will do, others may
+                found = _serving(view.live(now, is_read=is_read), facts.model, tried)
+                try:
+                    if found:
+                        return await self._decide(request_id, view, found, facts, now)
+                except FleetFull as fault:
+                    full = min(full or fault, fault, key=lambda each: each.retry_after_s)
+        if full is not None:
+            raise full
         if not any(reader.reads for reader in self.readers.values()):
             raise NothingAlive("this replica has not read the bus yet")  # what nobody has seen is not unknown
-        if tried or facts.model is None or any(facts.model in view.lately_served() for view in views):
+        if tried or facts.model is None or any(view.has_lately_served(facts.model) for view in views):
             raise NothingAlive(f"no live instance serves {facts.model or 'this'}")
         raise UnknownModel(facts.model)
 
     def release(self, selected: Selected) -> None:
         """A request has ended at the instance that was chosen for it."""
         instance = selected.instance
-        self._unshown.ended(selected.reservation)
+        self._unshown[selected.pool].ended(selected.reservation)
         if selected.standing is not None:
             selected.standing.ended()
         self.inflight[instance] -= 1
@@ -146,8 +150,9 @@ class Selection:
         """Note who is new in the last views, and drop what is remembered of instances that are gone."""
         there = [name for reader in self.readers.values() for name in reader.last_view.registered_instances()]
         self._rotation.forget_all_but(there)
-        self.ejections.forget_all_but(there)
-        self.ejections.meet(there, self._clock())
+        now = self._clock()
+        self.ejections.forget_all_but(there, now)
+        self.ejections.meet(there, now)
 
     def models(self) -> list[str]:
         """Models that live instances serve, by the last views."""
@@ -155,7 +160,7 @@ class Selection:
 
     def knows(self, model: str | None) -> bool:
         """Whether some instance has served a model lately, by the last views."""
-        return any(model in reader.last_view.lately_served() for reader in self.readers.values())
+        return model is not None and any(r.last_view.has_lately_served(model) for r in self.readers.values())
 
     def live_instances(self) -> int:
         """How many instances take requests, by the last views."""
@@ -189,7 +194,7 @@ class Selection:
                 choice = msgspec.structs.replace(choice, reserved=reserved)
             elif self._is_shared(view, choice):
                 choice, _ = self._judge(found, work, view)  # anew: others have been sent during the wait
-                self._unshown.note(reservation, choice.instance, work.prompt_tokens, self._clock())
+                self._unshown[view.pool].note(reservation, choice.instance, work.prompt_tokens, self._clock())
             chosen = choice.instance
         finally:
             for name, standing in claimed.items():
@@ -207,7 +212,7 @@ class Selection:
 
     def _judge(self, found: list[Pressure], work: RequestWork, view: PoolView) -> tuple[Choice, list[Candidate]]:
         """The own choice, by the view that this replica has and what it has sent since."""
-        candidates = self._candidates(self._unshown.added_to(found, read_at_s=view.read_at_s))
+        candidates = self._candidates(self._unshown[view.pool].added_to(found, read_at_s=view.read_at_s))
         evaluation = self.strategy.evaluate(candidates, work, self._rng)
         return Choice(evaluation, rank(evaluation, self._rotation)), candidates
 

@@ -24,12 +24,14 @@ from proxy.door import Door
 from proxy.errors import Problem, error_response, problem_of, response_of
 from proxy.facts import BadRequest, Facts, read_facts
 from proxy.keys import ApiKey
+from proxy.limiter import Lease
 from proxy.meter import Meter, asks_for_usage, expected_tokens
 from proxy.metrics import ProxyMetrics
 from proxy.multipart import model_of_multipart
 from proxy.relay import Exchange, Relay
 from proxy.selection import Selection, UnknownModel
 from proxy.tokenizer import Tokenizers
+from proxy.waiting import DeadlineExceeded
 
 log = logging.getLogger("forebay.proxy")
 
@@ -158,12 +160,12 @@ class Surface:
         spent: int | None = 0
         try:
             response = await self._relay.relay(exchange, facts, body)
-        except asyncio.CancelledError:
-            spent = meter.tokens
+        except (asyncio.CancelledError, ClientLeft, DeadlineExceeded):  # the engine has worked all the same
+            spent = _spent(meter, lease, prompt_tokens)
             raise
         else:
             if response.status < 400:
-                spent = meter.tokens
+                spent = _spent(meter, lease, prompt_tokens)
             return response
         finally:
             self._door.let_out(lease, spent)
@@ -209,6 +211,11 @@ class Surface:
         if len(models) == 1:
             return models[0]
         raise BadRequest("model is required: this gateway serves " + (", ".join(models[:20]) or "none now"), "model")
+
+
+def _spent(meter: Meter, lease: Lease, prompt_tokens: int) -> int:
+    """Tokens of a request: as the engine counted them, else what was expected and no less than what was seen."""
+    return meter.tokens if meter.tokens is not None else max(lease.tokens, prompt_tokens + meter.events)
 
 
 async def _facts(request: web.BaseRequest, path: str, body: bytes) -> Facts:

@@ -82,21 +82,13 @@ class Dashboard:
 def _pool(reader: Reader, reservations: Reservations | None, now_s: float) -> dict[str, Any]:
     """How one pool is read and reserved in."""
     view = reader.last_view
-    made = None
-    if reservations is not None:
-        made = {
-            "made": reservations.made,
-            "failed": reservations.failures,
-            "too_late": reservations.too_late,
-            "given_back": reservations.given_back,
-        }
     return {
         "bus": {"state": reader.state(now_s), "age_ms": round(view.age_s(now_s) * 1000, 1) if reader.reads else None},
         "reads": reader.reads,
         "read_failures": reader.read_failures,
         "not_believed": dict(reader.faults),
         "registered": len(view.registered_instances()),
-        "reservations": made,
+        "reservations": reservations.outcomes() if reservations is not None else None,
     }
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 from bus.reader import EVERYTHING, SAMPLE, Reader
 from bus.view import PoolView
-from tests.bus.worker import POOL, Worker, registration
+from tests.bus.worker import POOL, Worker, lately_served, registration
 
 LARGE = SAMPLE + 16
 
@@ -66,7 +66,7 @@ async def test_what_was_not_read_is_registered_all_the_same(bus):
     await one.view()
     view = await one.view("rare")
     assert len(view.registered()) == LARGE + 3
-    assert view.lately_served() == {"m", "rare"}
+    assert lately_served(view) == {"m", "rare"}
     unread = view.live(view.read_at_s, is_read=False)
     assert len(unread) == LARGE
     assert all(pressure.record is None and pressure.fault == "not read" for pressure in unread)

@@ -5,12 +5,18 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from bus.keys import instances_key, pressure_key, reserved_key
 from bus.publisher import Publisher
 from bus.record import PressureRecord
 from bus.registration import Registration
 from bus.scripts import Commands
+from bus.view import PoolView
 
 POOL = "default"
+
+#: Keys of instance a.
+PRESSURE, RESERVED = pressure_key(POOL, "a"), reserved_key(POOL, "a")
+INSTANCES = instances_key(POOL)
 
 
 class Worker:
@@ -44,6 +50,12 @@ def registration(instance: str = "a", **more: Any) -> Registration:
     """What a worker announces for an instance."""
     values = {"worker_url": f"http://worker-{instance}:1", "engine_url": f"http://engine-{instance}:1"}
     return Registration(**(values | {"models": (f"model-{instance}",)} | more))
+
+
+def lately_served(view: PoolView) -> set[str]:
+    """Of all models that these tests know, those that a view remembers."""
+    known = {"m", "rare", "tiny", "model-a", "model-b", "model-m9", *(f"model-i{number}" for number in range(10))}
+    return {model for model in known if view.has_lately_served(model)}
 
 
 async def until(is_so: Callable[[], bool | Awaitable[bool]], *, within_s: float = 10.0) -> None:

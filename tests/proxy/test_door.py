@@ -161,6 +161,34 @@ async def test_the_usage_of_a_stream_is_asked_for_and_kept_from_who_did_not(flee
     assert await (await fleet.ask(asked, **shows("a"))).answer() == (200, EVENT + USAGE + b"data: [DONE]\n\n")
 
 
+@pytest.mark.parametrize("has_end", [True, False], ids=["no usage", "client leaves"])
+async def test_what_nobody_counted_costs_what_was_seen(fleet, keys, has_end):
+    """An engine that tells no usage, and a client that leaves before it does: neither is a way around the limit."""
+    events = 60
+
+    async def stream(peer: Peer, _: Asked) -> None:
+        peer.start_stream(*[EVENT] * events)
+        if has_end:
+            peer.chunk(b"data: [DONE]\n\n")
+            peer.chunk(b"")
+        await peer.gone()
+
+    await fleet.worker("a", stream)
+    await fleet.start(api_keys=keys(a=Limits(tokens_per_minute=1000)))
+    caller = await fleet.ask(STREAM.replace(b"}", b',"max_tokens":5}'), **shows("a"))
+    if has_end:
+        await caller.answer()
+    else:
+        await caller.head()
+        seen = b""
+        while len(seen) < len(EVENT) * events:
+            seen += await caller.piece()
+        caller.leave()
+    limiter = fleet.replica._door._limiter
+    await until(lambda: not limiter._settling and not limiter._leases)
+    assert events - 5 <= limiter._own._spent["a"][0] <= events + 20
+
+
 async def test_while_the_bus_is_silent_a_replica_counts_alone(fleet, keys, caplog):
     """Limits hold as far as one replica knows, nothing fails for them, and it is said once."""
     await fleet.worker("a", plain)

@@ -21,6 +21,14 @@ def sent(ejections: Ejections, instance: str) -> Standing | None:
     return ejections.claim([instance]).get(instance)
 
 
+def succeeded(ejections: Ejections, instance: str, *, is_whole: bool = True) -> None:
+    """Send a request to an instance, which answers it."""
+    standing = sent(ejections, instance)
+    ejections.succeeded(instance, standing, is_whole=is_whole)
+    if standing is not None:
+        standing.ended()
+
+
 def pause_s(ejections: Ejections, now: float) -> float:
     """Give how long an instance is still out."""
     passed_s = 0.0
@@ -37,7 +45,7 @@ def test_a_pause_doubles_up_to_its_limit_and_a_success_ends_it():
         pauses.append(pause_s(ejections, now))
         now += pauses[-1]
     assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
-    ejections.succeeded("a")
+    succeeded(ejections, "a")
     assert not ejections.is_out("a", now)
     ejections.failed("a", now)
     assert not ejections.is_out("a", now + FIRST_PAUSE_S)
@@ -50,11 +58,34 @@ def test_a_stream_that_only_begins_does_not_undo_a_pause():
         ejections.failed("a", now)
         pauses.append(pause_s(ejections, now))
         now += pauses[-1]
-        ejections.succeeded("a", is_whole=False)
+        succeeded(ejections, "a", is_whole=False)
         assert not ejections.is_out("a", now)
-    ejections.succeeded("a")
+    succeeded(ejections, "a")
     ejections.failed("a", now)
     assert [*pauses, pause_s(ejections, now)] == [0.5, 1.0, 2.0, 0.5]
+
+
+def test_an_answer_to_what_was_sent_before_a_failure_undoes_nothing():
+    """An engine that hangs may have answered the request before; whoever was sent after the failure is the proof."""
+    ejections = Ejections()
+    ejections.failed("a", 0.0)
+    before = sent(ejections, "a")
+    ejections.failed("a", FIRST_PAUSE_S)
+    ejections.succeeded("a", before)
+    ejections.succeeded("a", None)
+    assert ejections.is_out("a", FIRST_PAUSE_S + 0.1)
+    succeeded(ejections, "a")
+    assert not ejections.is_out("a", FIRST_PAUSE_S + 0.1)
+
+
+def test_a_way_back_of_streams_that_only_begin_keeps_the_pause():
+    """However many have begun: the limit is gone, what it did before is not."""
+    ejections = Ejections()
+    ejections.failed("a", 0.0)
+    for _ in range(20):
+        succeeded(ejections, "a", is_whole=False)
+    ejections.failed("a", 60.0)
+    assert pause_s(ejections, 60.0) == 2 * FIRST_PAUSE_S
 
 
 def test_failures_that_were_under_way_do_not_lengthen_a_pause():
@@ -86,7 +117,7 @@ def test_after_a_pause_one_request_at_a_time_is_the_probe():
         assert len(under_way) == allowed
         for standing in under_way:
             standing.ended()
-        ejections.succeeded("a")
+        succeeded(ejections, "a")
         allowed *= 2
     assert sent(ejections, "a") is None
 
@@ -126,7 +157,7 @@ def test_who_is_new_is_ramped_up_but_not_by_a_replica_that_is_new_itself():
     assert sent(ejections, "a") is None
     ejections.meet("abc", NEW_HERE_S)
     assert sent(ejections, "c") is not None
-    ejections.forget_all_but("ac")
+    ejections.forget_all_but("ac", NEW_HERE_S)
     ejections.meet("abc", NEW_HERE_S)
     assert sent(ejections, "b") is not None, "who returns is new"
     assert sent(ejections, "a") is None
@@ -186,7 +217,7 @@ def test_whatever_happens_nobody_is_refused_and_nobody_is_out_for_ever(events):
         if event == "sent":
             sent(ejections, name)
         elif event == "succeeded":
-            ejections.succeeded(name)
+            succeeded(ejections, name)
         elif event == "rest":
             ejections.rest(name, later_s, now)
         elif event == "alive":
@@ -206,10 +237,21 @@ def test_what_is_gone_is_forgotten():
     ejections.failed("a", 0.0)
     ejections.failed("b", 0.0)
     ejections.rest("a", 5.0, 0.0)
-    ejections.forget_all_but(["b", "c"])
+    ejections.forget_all_but(["b", "c"], 0.1)
     assert not ejections.is_out("a", 0.1)
     assert ejections.is_out("b", 0.1)
     assert not ejections._rests
+
+
+def test_rests_that_are_over_are_forgotten():
+    """An engine that wanted a moment once does not cost each choice a look for ever."""
+    ejections = Ejections()
+    ejections.meet("a", 0.0)
+    ejections.rest("a", 5.0, 0.0)
+    ejections.forget_all_but("a", 4.9)
+    assert not ejections.is_empty
+    ejections.forget_all_but("a", 5.0)
+    assert ejections.is_empty
 
 
 @pytest.mark.parametrize("needs_health", [True, False])
@@ -217,7 +259,7 @@ def test_a_success_ends_whatever_was_held_against_an_instance(needs_health):
     """An answer is the best probe."""
     ejections = Ejections()
     ejections.failed("a", 0.0, needs_health=needs_health)
-    ejections.succeeded("a")
+    succeeded(ejections, "a")
     assert not ejections.is_out("a", 0.0)
     assert ejections.due(100.0) == []
 

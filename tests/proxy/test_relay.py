@@ -134,6 +134,9 @@ async def test_a_large_answer_passes_whole(fleet, has_length):
     status, body = await (await fleet.ask()).answer()
     assert (status, len(body), body == large) == (200, len(large), True)
     assert len(fleet.workers["a"].asked) == 1
+    await until(lambda: fleet.lines)
+    assert fleet.lines[0].outcome == "answered"
+    assert fleet.replica.selection.ejections.is_empty, "it has no [DONE], and needs none"
 
 
 # -- where it goes
