@@ -2,14 +2,14 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
 from bus.keys import instances_key, pressure_key, reserved_key
 from bus.reader import Reader
-from bus.record import PressureRecord, decode_record, encode_record
+from bus.record import PressureRecord, State, decode_record, encode_record
 from bus.registration import Registration, decode_entry
 from bus.scripts import lua_source
 
@@ -71,6 +71,8 @@ def test_the_table_of_the_record_names_every_field_at_its_place():
         hint = hints[name.strip("`")]
         assert kind.startswith("integer") == any(word in hint for word in ("Count", "Millis", "int")), name
         assert what
+    (states,) = [what for _, name, _, what in table if name == "`state_code`"]
+    assert all(f"{code} {state}" in states for code, state in enumerate(get_args(State)))
 
 
 def test_the_registration_dump_and_table_are_those_of_the_code():
