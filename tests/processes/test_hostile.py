@@ -12,8 +12,9 @@ import pytest
 
 from bus.key_limits import Limits
 from proxy.keys import line_of
+from tests.processes.attack import KEY, METERED_KEY, Attack, head, post, valid
 from tests.processes.fleet import Fleet, Part, fetch, until
-from tests.processes.hostile import KEY, METERED_KEY, Attack, attacks, head, post, valid
+from tests.processes.hostile import attacks
 
 pytestmark = pytest.mark.processes
 
