@@ -12,7 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -87,14 +87,16 @@ def serving_pid(port: int, *, limit_s: float = 0.2) -> int | None:
 class EmbeddedServer:
     """A server that lives as long as the `with` or `async with` around it, on a loopback port of its own.
 
-    `binary` names the program, else it is looked for; `port` fixes the port, else a free one is taken.
+    `binary` names the program, else it is looked for; `port` fixes the port, else a free one is taken;
+    `options` are further words of its command line.
     """
 
-    def __init__(self, *, binary: Path | str | None = None, port: int | None = None) -> None:
+    def __init__(
+        self, *, binary: Path | str | None = None, port: int | None = None, options: Sequence[str] = ()
+    ) -> None:
         self.binary = Path(binary) if binary else find_server()
         self.fixed_port = port
-        self.options: list[str] = []
-        """Further settings of the server, as words of its command line."""
+        self._options = options
         self.port = port or 0
         self.folder: Path | None = None
         self.process: subprocess.Popen[bytes] | None = None
@@ -152,7 +154,7 @@ class EmbeddedServer:
         """Start the process, its output in its folder."""
         self.port = self.fixed_port or free_ports(1)[0]
         self.folder = Path(tempfile.mkdtemp(prefix="forebay-bus-"))
-        command = [*server_command(self.binary, port=self.port, folder=self.folder), *self.options]
+        command = [*server_command(self.binary, port=self.port, folder=self.folder), *self._options]
         with (self.folder / "log").open("wb") as log:
             self.process = subprocess.Popen(  # noqa: S603 # the program was found or named by the user
                 tethered(command, parent_pid=os.getpid()),

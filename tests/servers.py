@@ -7,8 +7,9 @@ import importlib.util
 import os
 import shutil
 import signal
+import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -132,3 +133,24 @@ BINARIES: dict[str, tuple[Callable[[], Path | None], str]] = {
     "redis": (redis_binary, "Redis is not installed here: there is no redis-server on the PATH (7.0 or newer)"),
 }
 """For each real server where its program is, and what to say where it is not."""
+
+
+def bus_command(port: int, *commands: Sequence[str]) -> bytes:
+    """Send commands to a server, one after the other over one connection, and return what it answers."""
+    packed = b""
+    for words in (*commands, ("QUIT",)):
+        packed += b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w.encode()) for w in words)
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(packed)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+async def everything_on(url: str) -> str:
+    """Return all that a server holds, names and values, as one text to look for something in."""
+    client = redis_asyncio.Redis.from_url(url)
+    found = []
+    for key in await client.keys():
+        kind = await client.type(key)
+        found.append((key, await (client.zrange(key, 0, -1) if kind == b"zset" else client.hgetall(key))))
+    await client.aclose()
+    return repr(found)

@@ -1,8 +1,6 @@
 """`python -m tests.chaos`: break things under load, print what became of every request."""
 
-import asyncio
 import random
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -11,8 +9,8 @@ import click
 import msgspec
 import uvloop
 
-from tests.chaos.campaign import LOAD, campaign, chosen
-from tests.chaos.report import Report, report, text
+from tests.chaos.campaign import LOAD, campaign, chosen, stop_in_order
+from tests.chaos.report import Report, text
 
 
 @click.command()
@@ -56,22 +54,7 @@ async def run(
         if random_s:
             await current.at_random(faults, for_s=random_s, every_s=8.0)
             await current.stand.whole()
-    return report(
-        current.ledger,
-        seed=seed,
-        command=" ".join(["python -m tests.chaos", *sys.argv[1:]]),
-        skipped=current.skipped,
-        left=current.left,
-        lag_s=current.load.lag_s,
-    )
-
-
-def stop_in_order() -> None:
-    """Let SIGTERM end the run as Ctrl-C does: every process is ended, every mount taken away."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, task.cancel)
+    return current.report(" ".join(["python -m tests.chaos", *sys.argv[1:]]))
 
 
 if __name__ == "__main__":

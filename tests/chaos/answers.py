@@ -84,7 +84,8 @@ class Stream:
         if not is_complete:
             return Ending.CUT
         if self._finish:
-            return Ending.WHOLE if self._tokens == asked_tokens else Ending.FORGED
+            is_true = self._tokens == asked_tokens and not self.is_garbled
+            return Ending.WHOLE if is_true else Ending.FORGED
         if self._is_done:
             return Ending.FORGED
         return Ending.CUT if self.has_content else Ending.EMPTY
@@ -95,6 +96,8 @@ class Stream:
         if data == b"[DONE]":
             self._is_done = True
             return
+        if not data or data.startswith(b":"):
+            return  # a comment keeps the connection awake, and says nothing
         try:
             event = _decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError):

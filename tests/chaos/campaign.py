@@ -6,6 +6,7 @@ Owns the order of things and the waiting. What a request deserves is in the ledg
 import asyncio
 import contextlib
 import random
+import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from tests.chaos.faults import FAULTS
 from tests.chaos.faults.base import Blow, Fault, Skipped
 from tests.chaos.ledger import Ledger, Span
 from tests.chaos.load import Load, rate_per_s
+from tests.chaos.report import Report, report
 from tests.chaos.stand import Stand, mounted, unmount
 
 #: Share of the fleet's capacity that the load takes: three of four engines carry it too.
@@ -42,6 +44,7 @@ class Campaign:
         self.stand = stand
         self.load = load
         self.ledger = load.ledger
+        self.seed = seed
         self.skipped: dict[str, str] = {}
         self.left: dict[str, float] = {}
         """What was still under way anywhere after the last request had ended."""
@@ -49,6 +52,12 @@ class Campaign:
         self._say = say
         self._turn = 0
         self._spared: frozenset[str] = frozenset()
+
+    def report(self, command: str) -> Report:
+        """Account for everything; `command` is what it is printed under."""
+        return report(
+            self.ledger, seed=self.seed, command=command, skipped=self.skipped, left=self.left, lag_s=self.load.lag_s
+        )
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -174,3 +183,11 @@ def chosen(names: Sequence[str], *, is_short: bool) -> list[Fault]:
         for fault in FAULTS.values()
         if (fault.is_short or not is_short) and (not names or any(name in fault.name for name in names))
     ]
+
+
+def stop_in_order() -> None:
+    """Let SIGTERM end the run as Ctrl-C does: every process is ended, every mount taken away."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)

@@ -5,7 +5,7 @@ Times are seconds of one monotonic clock. A request answers for the faults that 
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from itertools import islice
 from statistics import median
@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from tests.chaos.answers import Ending
+from tests.routing.figures import percentile
 
 #: So many unaffected requests in a row, in the order of sending, are a recovery.
 ROW: Final = 20
@@ -159,7 +160,7 @@ class Ledger:
             if call.is_stream is is_stream and call.ending is Ending.WHOLE and call.wait_s is not None
             if not self.spans_of(call)
         ]
-        return percentile(waits, 0.99)
+        return percentile(waits, 0.99) if waits else None
 
     def limits_s(self) -> dict[bool, float]:
         """How long an unaffected request waits at most, by whether it is a stream; the same for a whole span."""
@@ -194,16 +195,6 @@ class Ledger:
 def is_unaffected(call: Call, limits_s: dict[bool, float]) -> bool:
     """Whether a request was answered whole, and about as soon as on a quiet day."""
     return call.ending is Ending.WHOLE and call.wait_s is not None and call.wait_s <= limits_s[call.is_stream]
-
-
-def percentile(values: Iterable[float], share: float) -> float | None:
-    """The smallest value that `share` of all values do not exceed; None of nothing.
-
-    >>> percentile([3.0, 1.0, 2.0], 0.5), percentile(range(1, 101), 0.99), percentile([], 0.5)
-    (2.0, 99, None)
-    """
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -249,7 +240,7 @@ def _row(ledger: Ledger, name: str, spans: Sequence[Span], calls: Sequence[Call]
     held = [call for call in calls if any(span.holds(call) for span in spans)]
     verdicts, limits = [ledger.verdict(call) for call in calls], ledger.limits_s()
     waits = [call.wait_s for call in held if call.is_stream and call.wait_s is not None]
-    p99_s = percentile(waits, 0.99)
+    p99_s = percentile(waits, 0.99) if waits else None
     recoveries = [ledger.recovery_s(span.began_s) for span in spans]
     known = [each for each in recoveries if each is not None]
     return Row(

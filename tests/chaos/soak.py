@@ -21,9 +21,8 @@ import psutil
 import uvloop
 
 from deploy.engine.batching import EngineModel
-from tests.chaos.__main__ import stop_in_order
-from tests.chaos.campaign import Campaign, campaign, chosen
-from tests.chaos.report import Report, report, text
+from tests.chaos.campaign import Campaign, campaign, chosen, stop_in_order
+from tests.chaos.report import Report, text
 
 LOAD: Final = 0.7
 
@@ -147,14 +146,7 @@ async def run(folder: Path, seconds: float, seed: int, load: float) -> tuple[Rep
             await looking  # raises what ended it before
         await current.stand.whole()
     grown = [growth(name, samples, began_s=began_s, ended_s=ended_s) for (name, _), samples in gauge.samples.items()]
-    found = report(
-        current.ledger,
-        seed=seed,
-        command=" ".join(["python -m tests.chaos.soak", *sys.argv[1:]]),
-        skipped=current.skipped,
-        left=current.left,
-        lag_s=current.load.lag_s,
-    )
+    found = current.report(" ".join(["python -m tests.chaos.soak", *sys.argv[1:]]))
     return found, [each for each in grown if each is not None]
 
 

@@ -6,9 +6,8 @@ Owns processes, links and ports; a part that is started again has its old addres
 import asyncio
 import os
 import re
-import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -129,7 +128,7 @@ class Stand:
         seat = self.seats[name] = Seat(await self._bus_link(), engine=await Link((HOST, port)).start())
         seat.worker = await Link((HOST, seat.port), host=LINKED_HOST, port=seat.port).start()
 
-    def start_worker(self, name: str, *words: str, variables: dict[str, str] | None = None) -> Worker:
+    def start_worker(self, name: str, *, variables: dict[str, str] | None = None) -> Worker:
         """Start the worker of an instance in its seat."""
         seat = self.seats[name]
         assert seat.engine is not None
@@ -137,7 +136,7 @@ class Stand:
         ports = ("--port", str(seat.port), "--admin-port", str(seat.admin_port), "--advertise-host", LINKED_HOST)
         bus = ("--redis", f"redis://{HOST}:{seat.bus.port}/0")
         waits = self._waits(WORKER_WAITS_S)
-        return self.fleet.start_worker(name, engine, *bus, *ports, *WORKER, *waits, *words, variables=variables)
+        return self.fleet.start_worker(name, engine, *bus, *ports, *WORKER, *waits, variables=variables)
 
     def start_replica(self, name: str) -> Replica:
         """Start a replica in its seat."""
@@ -197,16 +196,6 @@ class Stand:
         found = {"bus": self.fleet.bus.pid} if self.fleet.bus.is_running() else {}
         found |= {part.name: part.process.pid for part in self.fleet.parts if part.process.poll() is None}
         return found
-
-
-def bus_command(port: int, *commands: Sequence[str]) -> bytes:
-    """Send commands to a server, one after the other over one connection, and return what it answers."""
-    packed = b""
-    for words in (*commands, ("QUIT",)):
-        packed += b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w.encode()) for w in words)
-    with socket.create_connection((HOST, port), timeout=5) as connection:
-        connection.sendall(packed)
-        return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
 def mounted(folder: Path, size_kb: int) -> bool:

@@ -22,6 +22,8 @@ STREAMS = {
     "connection lost": ([CONTENT], False, Ending.CUT),
     "connection lost after the finish": ([CONTENT, FINISH, USAGE], False, Ending.CUT),
     "an end without a word": ([CONTENT], True, Ending.CUT),
+    "garbage before a finish": ([CONTENT, b"data: {oops\n\n", FINISH, USAGE, DONE], True, Ending.FORGED),
+    "a comment before a finish": ([CONTENT, b": awake\n\n", FINISH, USAGE, DONE], True, Ending.WHOLE),
     "nothing": ([], True, Ending.EMPTY),
 }
 

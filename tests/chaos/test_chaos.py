@@ -4,7 +4,7 @@ import pytest
 
 from tests.chaos.campaign import campaign, chosen
 from tests.chaos.ledger import Verdict
-from tests.chaos.report import report, text
+from tests.chaos.report import text
 
 pytestmark = [pytest.mark.processes, pytest.mark.chaos]
 
@@ -23,14 +23,7 @@ async def test_nothing_is_lost_while_parts_are_killed_frozen_emptied_and_cut_off
     said: list[str] = []
     async with campaign(tmp_path, seed=SEED, say=said.append, load=LOAD) as current:
         await current.one_by_one(chosen([], is_short=True), times=1)
-    found = report(
-        current.ledger,
-        seed=SEED,
-        command="",
-        skipped=current.skipped,
-        left=current.left,
-        lag_s=current.load.lag_s,
-    )
+    found = current.report("")
     shown = "\n".join([*said, text(found)])
     assert Verdict.RUNNING.name not in found.verdicts, shown
     assert found.requests == sum(found.verdicts.values()), shown

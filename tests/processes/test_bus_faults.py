@@ -10,9 +10,9 @@ import redis.asyncio as redis_asyncio
 from bus.keys import pressure_key
 from bus.record import PressureRecord
 from deploy.embedded import EmbeddedServer
-from tests.chaos.stand import bus_command
 from tests.processes.fleet import Fleet, fetch, until
 from tests.processes.traffic import Traffic
+from tests.servers import bus_command
 
 pytestmark = pytest.mark.processes
 

@@ -10,8 +10,8 @@ import psutil
 import pytest
 from aiohttp import web
 
-from tests.chaos.ledger import percentile
 from tests.processes.fleet import Engine, Fleet, until
+from tests.routing.figures import percentile
 
 pytestmark = pytest.mark.processes
 

@@ -15,9 +15,10 @@ from redis.exceptions import ResponseError
 
 from bus.key_limits import Limits
 from deploy.embedded import EmbeddedServer
+from deploy.ports import free_ports
 from proxy.keys import line_of
 from tests.processes.fleet import Fleet, Replica, fetch, until
-from tests.servers import BINARIES, REAL, redis_binary
+from tests.servers import BINARIES, REAL, everything_on, redis_binary
 
 pytestmark = pytest.mark.processes
 
@@ -222,15 +223,11 @@ class TlsServer(EmbeddedServer):
     """A Redis that speaks TLS on a port beside its plain one."""
 
     def __init__(self, binary: Path, pem: dict[str, str]) -> None:
-        from deploy.ports import free_ports
-
-        super().__init__(binary=binary)
         (self.tls_port,) = free_ports(1)
         self._pem = pem
-        self.options = [
-            *("--tls-port", str(self.tls_port), "--tls-auth-clients", "no"),
-            *("--tls-cert-file", pem["cert"], "--tls-key-file", pem["key"], "--tls-ca-cert-file", pem["ca"]),
-        ]
+        port = ("--tls-port", str(self.tls_port), "--tls-auth-clients", "no")
+        files = ("--tls-cert-file", pem["cert"], "--tls-key-file", pem["key"], "--tls-ca-cert-file", pem["ca"])
+        super().__init__(binary=binary, options=(*port, *files))
 
     @property
     def tls_url(self) -> str:
@@ -326,13 +323,4 @@ async def nothing_is_written_down(fleet: Fleet) -> None:
     for page in pages:
         status, body = fetch(page)
         assert (status, MARKER.encode() in body) == (200, False), page
-    await nothing_on_the_bus(fleet.bus.url)
-
-
-async def nothing_on_the_bus(url: str) -> None:
-    """No key holds the marker, wherever."""
-    client = raw_client(url)
-    for key in await client.keys():
-        content = await (client.zrange(key, 0, -1) if await client.type(key) == b"zset" else client.hgetall(key))
-        assert MARKER not in repr((key, content))
-    await client.aclose()
+    assert MARKER not in await everything_on(fleet.bus.url)

@@ -9,7 +9,8 @@ from typing import Final
 
 from deploy.embedded import EmbeddedServer
 from tests.chaos.faults.base import Blow, Fault
-from tests.chaos.stand import HOST, bus_command
+from tests.chaos.stand import HOST
+from tests.servers import bus_command
 
 
 @contextlib.asynccontextmanager
