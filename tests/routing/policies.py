@@ -2,7 +2,16 @@
 
 from typing import Final
 
+from proxy.config import ProxyConfig
 from tests.routing.replicas import Mode
+
+#: What weights of a request's own decode and of the delay to others are worth, as in `deploy/docs/tuning.md`.
+WEIGHTS: Final = {
+    f"weights-{own}-{others}": Mode(
+        strategy="predicted_ttft", config=ProxyConfig(decode_weight=own, externality_weight=others)
+    )
+    for own, others in ((0, 0), (0, 0.2), (0.05, 0.1), (0.05, 0.4), (0.1, 0.2), (0.3, 0.5), (1, 1))
+}
 
 #: The project's own strategies, and ablations of the one that predicts.
 MODES: Final = {
@@ -18,6 +27,7 @@ MODES: Final = {
     "sample-32": Mode(strategy="predicted_ttft", sample=32),
     "sample-16": Mode(strategy="predicted_ttft", sample=16),
     "rough-tokens": Mode(strategy="predicted_ttft", token_noise=0.2),
+    **WEIGHTS,
 }
 
 #: What they are compared with; `tests.routing.rivals`.
