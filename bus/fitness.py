@@ -14,7 +14,7 @@ from bus.scripts import Commands, Script
 #: What an administrator can act upon, in one line.
 NEEDED: Final = (
     "needed are SCRIPT LOAD, EVALSHA and, inside scripts, TIME and commands on hashes and expiry, as Redis 7.0 and "
-    "Valkey 7.2 have them; give a user of its own the rights of deploy/docs/redis.md"
+    "Valkey 7.2 have them; a user of its own needs +script|load +evalsha +time, hash and expiry commands on ~forebay:*"
 )
 
 #: Codes with which a server refuses for good; others (LOADING, READONLY, CLUSTERDOWN, OOM) pass.

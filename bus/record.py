@@ -45,7 +45,7 @@ class PressureRecord(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_
     sequence: int
     """Number of this record within its epoch."""
     state_code: int = 0
-    """Index into ("ready", "draining")."""
+    """Index into `State`."""
 
     # instantaneous: each accepted request is in exactly one of the first four, in pending_prefill_count or in
     # active_decode_count; inflight is their sum

@@ -152,10 +152,15 @@ def choose(url: str, name: str, rate: float, seconds: float, results) -> None:  
         for _ in range(20):
             selection.give_back(await selection.choose("warm", FACTS))
         loop, cost = asyncio.get_running_loop(), Cost([])
+        choices, ended, all_ended = int(rate * seconds), 0, asyncio.Event()
 
         def end(selected: Selected) -> None:
+            nonlocal ended
             selection.release(selected)
             selection.give_back(selected)
+            ended += 1
+            if ended == choices:
+                all_ended.set()
 
         async def one() -> None:
             began = time.perf_counter()
@@ -166,11 +171,11 @@ def choose(url: str, name: str, rate: float, seconds: float, results) -> None:  
 
         cpu_s, at = time.process_time(), loop.time()
         async with asyncio.TaskGroup() as group:
-            for number in range(int(rate * seconds)):
+            for number in range(choices):
                 await asyncio.sleep(max(0.0, at + number / rate - loop.time()))
                 group.create_task(one())
         cost.cpu_s, cost.late_s = time.process_time() - cpu_s, loop.time() - at - seconds
-        await asyncio.sleep(2 * SETTLED_AFTER_S)
+        await all_ended.wait()
         await selection.reservations[POOL].close()
         return cost
 

@@ -6,12 +6,13 @@ Everything is done by the programs that a user would type: docker and docker-com
 import os
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+
+from deploy.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,7 +88,7 @@ def _by_tool(tool: str) -> Docker:
         _output("docker", "run", "--rm", STAND_INS["BASE_IMAGE"], "true", environment=found.environment)
     except (OSError, subprocess.SubprocessError) as fault:
         said = str(getattr(fault, "stderr", None) or fault).strip().splitlines()
-        raise NoDocker(f"DOCKER_HOST_TOOL={tool} brings none in this sandbox: {' | '.join(said[-2:])}") from fault
+        raise NoDocker(f"DOCKER_HOST_TOOL={tool} brings none here: {' | '.join(said[-2:])}") from fault
     return found
 
 
@@ -127,7 +128,7 @@ class Cluster:
         self.api_key = ""
         """Key of the one client, once there is one."""
         self.project = f"forebay-test-{os.getpid()}"
-        self.port, self.prometheus_port = free_port(), free_port()
+        self.port, self.prometheus_port = free_ports(2)
         self._variables = {
             "COMPOSE_PROJECT_NAME": self.project,
             "FOREBAY_IMAGE": "forebay:test",
@@ -215,10 +216,3 @@ class Cluster:
 def containers_user() -> dict[str, str]:
     """Who the containers run as: whoever runs the tests, so that secrets can be theirs alone; never root."""
     return {"FOREBAY_UID": str(os.getuid() or 10001), "FOREBAY_GID": str(os.getgid() or 10001)}
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])

@@ -138,7 +138,7 @@ def test_a_worker_takes_nothing_from_whoever_does_not_share_its_secret(ready):
         "try: print(u.urlopen(u.Request('http://worker-1:8000/v1/chat/completions', data=b'{}')).status)\n"
         "except e.HTTPError as error: print(error.code)"
     )
-    assert ready.inside(ready.containers("engine-1")[0], "python", "-c", script).strip() in {"401", "403"}
+    assert ready.inside(ready.containers("engine-1")[0], "python", "-c", script).strip() == "403"
 
 
 def test_an_error_of_the_api_passes_the_balancer_unchanged(client):
@@ -198,7 +198,9 @@ async def inject(cluster: Cluster, load: Load) -> list[Fault]:
     faults = Faults(cluster, load)
     proxy, worker = cluster.containers("proxy")[1], cluster.containers("worker-2")[0]
     (redis,) = cluster.containers("redis")
-    await asyncio.sleep(3)
+    await asyncio.to_thread(
+        until, lambda: sum(stream.is_whole for stream in load.streams) >= 20, "streams flow", limit_s=LIMIT_S
+    )
     for name, target in (("a proxy is killed", proxy), ("a worker is killed", worker), ("Redis is killed", redis)):
         kill, start = (lambda one=target: cluster.kill(one)), (lambda one=target: cluster.start(one))
         await faults(name, kill, 4.0, start, faults.healthy(target))
@@ -240,7 +242,11 @@ def test_no_stream_is_lost(campaign):
 def test_only_the_killed_proxys_streams_break(campaign):
     """What a proxy had begun breaks with it, and nothing that passes through another one."""
     broken = [stream for stream in during(campaign, "a proxy is killed") if stream.is_broken]
-    assert len({stream.replica for stream in broken}) <= 1
+    replicas = {stream.replica for stream in broken}
+    assert len(replicas) <= 1
+    died_s = min((stream.ended_s for stream in broken), default=0.0)
+    through_it = [s for s in campaign[0] if s.replica in replicas and s.started_s <= died_s < s.ended_s - 0.5]
+    assert all(stream.is_broken for stream in through_it)  # it is dead: nothing that it carried goes on
 
 
 def test_only_the_killed_workers_streams_break_and_say_so(campaign):

@@ -15,14 +15,14 @@ DOCS = sorted((ROOT / "deploy/docs").glob("*.md"))
 README = ROOT / "README.md"
 PACKAGES = ("bus", "proxy", "workers", "deploy")
 
-#: Suffixes that Prometheus' own client adds.
-SUFFIXES = ("", "_total", "_count", "_sum", "_bucket")
+#: Suffixes that Prometheus' own client adds, by the kind of metric.
+SUFFIXES = {"Counter": ("_total",), "Gauge": ("",), "Histogram": ("", "_count", "_sum", "_bucket")}
 
 #: Options of other programs that are spoken of.
 FOREIGN = {
     *("--max-num-seqs", "--parallel", "--metrics", "--enable-metrics", "--threads-http"),
     *("--kustomize", "--namespace", "--from-literal", "--from-file", "--replicas", "--scale", "--detach", "--build"),
-    *("--help", "--weight", "--file", "--target", "--tag", "--pattern", "--scan", "--instances", "--rate"),
+    *("--help", "--weight", "--file", "--tag", "--pattern", "--scan"),
 }
 
 
@@ -46,10 +46,8 @@ def source() -> str:
 @cache
 def metrics() -> frozenset[str]:
     """Names under which metrics are exported."""
-    found = re.findall(
-        r'(?:Counter|Gauge|Histogram|CounterMetricFamily|GaugeMetricFamily)\(\s*"(forebay_\w+)"', source()
-    )
-    return frozenset(name + suffix for name in found for suffix in SUFFIXES)
+    found = re.findall(r'(Counter|Gauge|Histogram)(?:MetricFamily)?\(\s*"(forebay_\w+)"', source())
+    return frozenset(name + suffix for kind, name in found for suffix in SUFFIXES[kind])
 
 
 @cache
