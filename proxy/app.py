@@ -18,7 +18,7 @@ from bus.hop.admin import Page, behind_key
 from bus.hop.process import run_until_signal
 from bus.hop.secrets import read_secret
 from bus.hop.server import LINGER_S, Listener
-from bus.hop.tls import is_loopback, server_tls
+from bus.hop.tls import certificate, is_loopback
 from bus.hop.tracing import tracer_of
 from bus.link import Link
 from bus.reader import Reader
@@ -73,7 +73,8 @@ class Replica:
         )
         self._door = Door(config.api_keys, self._link(budget_s))
         self._admin_key = read_secret(config.admin_key_file)
-        self._tls = server_tls(config.tls_cert, config.tls_key)
+        self._certificate = certificate(config.tls_cert, config.tls_key)
+        self._tls = self._certificate.context if self._certificate else None
         self._tracer = tracer_of(config.otlp_endpoint, service="forebay-proxy", name=self.name)
         self._metrics = ProxyMetrics(self.selection, self._uplinks, self._door, lambda: self._inflight)
         self._dashboard = Dashboard(
@@ -168,6 +169,8 @@ class Replica:
             asyncio.create_task(_every(HOUSEKEEPING_S, self._door.keep), name="keys and their leases"),
             asyncio.create_task(self._prober.run(), name="probes"),
         ]
+        if self._certificate is not None:
+            self._tasks.append(asyncio.create_task(self._certificate.keep(), name="certificate"))
         log.info("replica %s: API on port %d, admin on port %d", self.name, self.port, self.admin_port)
 
     async def stop(self) -> None:

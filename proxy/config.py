@@ -91,7 +91,10 @@ class ProxyConfig(CostSettings, frozen=True, kw_only=True):
         Meta(description="Network, address, host name or .suffix of workers that may be dialled, repeatable."),
     ] = DEFAULT_NETWORKS
     tls_cert: Annotated[
-        str, Meta(description="PEM file of the certificate chain; with it the listener speaks TLS.")
+        str,
+        Meta(
+            description="PEM file of the certificate chain, read again when it changes; with it the listener speaks TLS."
+        ),
     ] = ""
     tls_key: Annotated[str, Meta(description="PEM file of the certificate's key.")] = ""
     worker_ca: Annotated[

@@ -6,6 +6,7 @@ A file that has become unreadable keeps the keys that were read last: a slip of 
 import logging
 from pathlib import Path
 
+from bus.hop.stamp import Stamp, stamp_of
 from proxy.keys import ApiKey, KeysUnusable, parse_keys
 
 log = logging.getLogger("forebay.proxy")
@@ -44,13 +45,11 @@ class KeyFile:
         except KeysUnusable as fault:
             raise KeysUnusable(f"API keys {str(self._path)!r}: {fault}") from fault
 
-    def _stamp(self) -> tuple[int, int, int]:
-        """What changes when the file does: also where another one was moved over it within one tick of the clock."""
+    def _stamp(self) -> Stamp:
         try:
-            found = self._path.stat()
+            return stamp_of(self._path)
         except OSError as fault:
             raise KeysUnusable(f"API keys {str(self._path)!r} cannot be read: {_why(fault)}") from fault
-        return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _why(fault: Exception) -> str:

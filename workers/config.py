@@ -65,7 +65,10 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         str, Meta(description="File whose first line is the secret that proxies must show (never logged).")
     ] = ""
     tls_cert: Annotated[
-        str, Meta(description="PEM file of the certificate chain; with it the listener speaks TLS.")
+        str,
+        Meta(
+            description="PEM file of the certificate chain, read again when it changes; with it the listener speaks TLS."
+        ),
     ] = ""
     tls_key: Annotated[str, Meta(description="PEM file of the certificate's key.")] = ""
     engine_ca: Annotated[

@@ -15,7 +15,7 @@ from bus.hop.admin import Page, behind_key
 from bus.hop.process import run_until_signal
 from bus.hop.secrets import read_secret
 from bus.hop.server import Listener
-from bus.hop.tls import client_tls, is_loopback, server_tls
+from bus.hop.tls import certificate, client_tls, is_loopback
 from bus.hop.tracing import tracer_of
 from bus.url import read_url
 from workers.config import WorkerConfig
@@ -35,7 +35,8 @@ class Worker:
         self._config = config
         self._metrics = WorkerMetrics()
         self._bus = connect(config.redis, timeout_s=max(config.ttl_ms / 3000, 0.1))
-        self._tls = server_tls(config.tls_cert, config.tls_key)
+        self._certificate = certificate(config.tls_cert, config.tls_key)
+        self._tls = self._certificate.context if self._certificate else None
         self._secret = read_secret(config.secret_file)
         self._admin_key = read_secret(config.admin_key_file)
         self._tracer = tracer_of(config.otlp_endpoint, service="forebay-worker", name=config.instances[0].id)
@@ -57,7 +58,7 @@ class Worker:
         self._listeners: list[Listener] = []
         self._admin: Listener | None = None
         self.tasks: list[asyncio.Task[Any]] = []
-        """One for each instance; none ends by itself."""
+        """One for each instance, and what serves all of them; none ends by itself."""
 
     @property
     def admin_port(self) -> int:
@@ -68,6 +69,8 @@ class Worker:
         """Listen, then announce. Raises PortBusy, and BusUnfit for a server that can never be the bus."""
         config = self._config
         await demand_fitness(self._bus, config.pool)
+        if self._certificate is not None:
+            self.tasks.append(asyncio.create_task(self._certificate.keep(), name="certificate"))
         admin_tls = None if is_loopback(config.admin_host) else self._tls
         self._admin = Listener.of_app(self._admin_app(), config.admin_host, config.admin_port, tls=admin_tls)
         await self._admin.start()
