@@ -92,9 +92,7 @@ class ProxyConfig(CostSettings, frozen=True, kw_only=True):
     ] = DEFAULT_NETWORKS
     tls_cert: Annotated[
         str,
-        Meta(
-            description="PEM file of the certificate chain, read again when it changes; with it the listener speaks TLS."
-        ),
+        Meta(description="PEM file of the certificate chain, read again when it changes: listeners speak TLS."),
     ] = ""
     tls_key: Annotated[str, Meta(description="PEM file of the certificate's key.")] = ""
     worker_ca: Annotated[

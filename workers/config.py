@@ -66,9 +66,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     tls_cert: Annotated[
         str,
-        Meta(
-            description="PEM file of the certificate chain, read again when it changes; with it the listener speaks TLS."
-        ),
+        Meta(description="PEM file of the certificate chain, read again when it changes: listeners speak TLS."),
     ] = ""
     tls_key: Annotated[str, Meta(description="PEM file of the certificate's key.")] = ""
     engine_ca: Annotated[
