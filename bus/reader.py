@@ -93,6 +93,8 @@ class Reader:
         """
         asked_at_s = self._clock()
         while self._reading is not None and not self._serves(scope):
+            if self._left_s() <= 0:
+                return self._view  # it hangs, and nobody waits for it
             await self._wait()  # for the reading of another model, then for our own
             if self._clock() - asked_at_s >= self._budget_s:
                 return self._view
@@ -110,9 +112,13 @@ class Reader:
         """Whether the reading under way asks for what `scope` needs."""
         return self._scope in (scope, EVERYTHING) or len(self._entries) <= SAMPLE
 
+    def _left_s(self) -> float:
+        """How long the reading under way is waited for: one that hangs costs one budget, not each caller one."""
+        return self._reading_since_s + self._budget_s - self._clock()
+
     async def _wait(self) -> None:
-        left_s = self._reading_since_s + self._budget_s - self._clock()
-        if left_s > 0 and self._reading is not None:  # a reading that hangs costs one budget, not each caller one
+        left_s = self._left_s()
+        if left_s > 0 and self._reading is not None:
             await asyncio.wait((self._reading,), timeout=left_s)
 
     @property

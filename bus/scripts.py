@@ -49,19 +49,23 @@ class Script:
         try:
             return await self._run(keys, args)
         except BUS_FAULTS as fault:
-            raise BusUnavailable(f"{self.name}: {type(fault).__name__}: {fault}") from fault
+            raise self._unavailable(fault) from fault
         finally:
             # asyncio.wait_for of Python 3.11, through which the library's own clients send, swallows a cancellation
             # that comes in the instant in which it is done: whoever cancelled would wait for ever
             if task and task.cancelling() > cancelled_before:
                 raise asyncio.CancelledError
 
+    def _unavailable(self, fault: Exception) -> BusUnavailable:
+        text = f"{self.name}: {type(fault).__name__}: {fault}"
+        return BusUnavailable(text, is_late=isinstance(fault, (TimeoutError, redis.exceptions.TimeoutError)))
+
     async def load(self) -> None:
         """Let the server know the script before it is needed. Raises BusUnavailable."""
         try:
             await self._client.script_load(self._source)
         except BUS_FAULTS as fault:
-            raise BusUnavailable(f"{self.name}: {type(fault).__name__}: {fault}") from fault
+            raise self._unavailable(fault) from fault
 
     async def _run(self, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:  # noqa: ANN401
         execute = self._client.execute_command

@@ -103,11 +103,11 @@ class Ejections:
     def failed(self, instance: str, now: float, *, needs_health: bool = False) -> None:
         """A request failed there, or its worker did not answer; failures while it is out do not lengthen its pause."""
         was = self._standings.get(instance) or Standing()
-        if was.is_out(now):
-            was.needs_health = was.needs_health or needs_health
-            return
-        pause_s = min(2 * was.pause_s, LONGEST_PAUSE_S) or FIRST_PAUSE_S
-        self._standings[instance] = Standing(until_s=now + pause_s, pause_s=pause_s, needs_health=needs_health)
+        until_s, pause_s, needs_health = was.until_s, was.pause_s, was.needs_health or needs_health
+        if not was.is_out(now):
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S) or FIRST_PAUSE_S
+            until_s = now + pause_s
+        self._standings[instance] = Standing(until_s=until_s, pause_s=pause_s, needs_health=needs_health)
 
     def succeeded(self, instance: str, sent_under: Standing | None, *, is_whole: bool = True) -> None:
         """The instance has answered a request; a stream that has only begun does not undo what failed before it.

@@ -67,20 +67,24 @@ class Limiter:
         if key.limits.tokens_per_minute:
             tokens = min(tokens, key.limits.tokens_per_minute)  # more than the bucket holds cannot be told apart
         lease = Lease(key, new_reservation_id(), tokens, self._clock())
-        verdict = None
+        verdict, is_late = None, False
         if self._clock() >= self._paused_until_s:
             try:
                 verdict = await self._bus.take(key.name, key.limits, lease=lease.id, tokens=tokens)
                 self._note_state(True)
-                lease.shared_tokens = tokens
             except BusUnavailable as fault:
                 self._failed(fault)
+                is_late = fault.is_late
             except asyncio.CancelledError:  # nobody else would end the lease; its tokens stand, or never did
                 self._settle_later(lease, 0)
                 raise
+        if verdict is not None or is_late:
+            lease.shared_tokens = tokens  # late: it may have been taken, and to take it twice is worse than not at all
         if verdict is None:
             verdict = self._own.judge(key, tokens, self._clock())
         if not verdict.is_let_in:
+            if is_late:
+                self._settle_later(lease, 0)
             raise RateLimited(verdict.limit, getattr(key.limits, verdict.limit), verdict.retry_after_s)
         self._own.take(key, tokens, self._clock())
         self._leases[lease.id] = lease

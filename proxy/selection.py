@@ -116,6 +116,8 @@ class Selection:
         full: FleetFull | None = None
         for view in views:
             for is_read in (True, False):  # of a large pool only a sample was read: if none of it will do, others may
+                if full is not None and tried and not is_read:
+                    break  # one of them is asked, not all: where the sample is full they are too
                 found = _serving(view.live(now, is_read=is_read), facts.model, tried)
                 try:
                     if found:

@@ -15,8 +15,9 @@ import msgspec
 from bus.hop.client import HopClient
 from bus.hop.errors import HopFailed
 from bus.hop.headers import RawHeaders
-from bus.hop.sse import ends_well, ends_with_error
+from bus.hop.sse import ends_well, ends_with_error, error_code, first_event
 from bus.seldom import Seldom
+from workers.gate import Gate
 
 log = logging.getLogger("forebay.worker")
 
@@ -47,6 +48,7 @@ class EngineHealth:
         *,
         name: str,
         headers: RawHeaders,
+        slots: Gate,
         models: Callable[[], Sequence[str]],
         on_change: Callable[[], None],
         clock: Callable[[], float],
@@ -54,6 +56,7 @@ class EngineHealth:
         self._engine = engine
         self._name = name
         self._headers = [*headers, (b"content-type", b"application/json")]
+        self._slots = slots
         self._models = models
         self._on_change = on_change
         self._clock = clock
@@ -86,10 +89,8 @@ class EngineHealth:
             while self._failures:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-                if self._failures and await self._works():
-                    self._works_again()
-                elif self._failures:
-                    self._failed()
+                if self._failures:
+                    await self._ask()
 
     def _failed(self) -> None:
         self._failed_at_s = self._clock()
@@ -110,8 +111,17 @@ class EngineHealth:
             log.debug("instance %s: its engine answers again", self._name)
             self._on_change()
 
-    async def _works(self) -> bool:
-        """Whether the engine answers a small request whole."""
+    async def _ask(self) -> None:
+        """Send a small request, in a place of the engine like any other: it must not queue there."""
+        await self._slots.enter("high")
+        try:
+            sent_s = self._clock()
+            self.saw(await self._outcome(), sent_s=sent_s)
+        finally:
+            self._slots.leave()
+
+    async def _outcome(self) -> str:
+        """What becomes of it, in the words for any request."""
         request = {"prompt": "Hello", "max_tokens": _TOKENS, "stream": True}
         for model in self._models()[:1]:
             request["model"] = model
@@ -122,7 +132,13 @@ class EngineHealth:
                 )
                 body = await answer.body(_PAGE_BYTES)
         except (HopFailed, TimeoutError):
-            return False
+            return "failed"
         if answer.status != 200:
-            return answer.status in _ANSWERS
-        return ends_well(body) and not ends_with_error(body)
+            return _outcome_of(answer.status)
+        if ends_well(body) and not ends_with_error(body):
+            return "answered"
+        return _outcome_of(error_code(first_event(body) or b"") or 500)
+
+
+def _outcome_of(status: int) -> str:
+    return "answered" if status in _ANSWERS else "declined" if status == 503 else "failed"

@@ -125,6 +125,7 @@ class Instance:
             self.engine,
             name=instance.id,
             headers=engine_headers,
+            slots=self.slot_gate,
             models=lambda: self.watch.models,
             on_change=self.publisher.changed,
             clock=clock,

@@ -207,7 +207,7 @@ class _Exchange:
                 self._finish(_usage_of(answer, reply.body))
         elif 400 <= answer.status < 500:
             self.outcome = "rejected"
-        elif answer.status not in self._refusals or verdict_on(answer.status) == REFUSED:
+        elif answer.status >= 400 and (answer.status not in self._refusals or verdict_on(answer.status) == REFUSED):
             self.outcome = "declined"
         return reply
 

@@ -73,11 +73,11 @@ class StreamReply:
 
     def write(self, data: bytes) -> None:
         """Write body bytes; where the reader is slow, pause the answer they come from."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return  # the handler is being cancelled; nothing to be said here
         # an event's end may come in two reads, and a [DONE] after what it does not undo
         self._last = data if len(data) > SHORT_BYTES else self._last[-KEPT_BYTES:] + data
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return  # the client leaves and the handler is being cancelled; how the answer ends is known all the same
         transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
         self._unchecked_bytes += len(data)
         if self._unchecked_bytes > UNCHECKED_BYTES:

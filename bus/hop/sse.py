@@ -192,22 +192,30 @@ def ends_with_error(data: bytes) -> bool:
     >>> ends_with_error(b'data: {"choices":[]}\\n\\ndata: [DONE]\\n\\n')
     False
     """
-    if b'"error"' not in data:
-        return False
-    events = [event for event in _events(data) if event_data(event) not in (b"", b"[DONE]")]
-    code = error_code(events[-1]) if events else None
+    code = _last_error(data)
     return code is not None and not 400 <= code < 500
 
 
 def ends_well(data: bytes) -> bool:
-    """Whether the end of a completion's stream says that it is one: a finish, the usage, or [DONE].
+    """Whether the end of a completion's stream says that it is one: a finish, usage, [DONE], or the client's own fault.
 
     >>> ends_well(b'data: {"choices":[{"finish_reason":"stop"}]}\\n\\n')
     True
     >>> ends_well(b'data: {"choices":[{"finish_reason":null}]}\\n\\n')
     False
     """
-    return any(mark in data for mark in _GOOD_ENDS)
+    if any(mark in data for mark in _GOOD_ENDS):
+        return True
+    code = _last_error(data)
+    return code is not None and 400 <= code < 500
+
+
+def _last_error(data: bytes) -> int | None:
+    """Status that the last event names, [DONE] left out, if it is an error."""
+    if b'"error"' not in data:
+        return None
+    events = [event for event in _events(data) if event_data(event) not in (b"", b"[DONE]")]
+    return error_code(events[-1]) if events else None
 
 
 def error_code(event: bytes) -> int | None:

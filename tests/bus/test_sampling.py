@@ -83,3 +83,23 @@ async def test_choices_for_different_models_at_once_each_see_their_own(bus):
 
     found = await asyncio.gather(*(names(model) for model in ("m", "rare", "m", "rare", "rare", "m")))
     assert found == [{"m"}, {"rare"}, {"m"}, {"rare"}, {"rare"}, {"m"}]
+
+
+async def test_a_reading_that_hangs_is_not_waited_for_again_by_those_who_need_another(bus, clock, monkeypatch):
+    """They live on the last view at once: looking again and again would keep the loop from the very answer."""
+    await large_pool(bus)
+    one = Reader(bus.connect(), POOL, budget_s=0.01, clock=clock)
+    await one.view()
+    answers, script = asyncio.Event(), one._script
+
+    async def hangs(*args):
+        await answers.wait()
+        return await script(*args)
+
+    one._script = hangs
+    before = await one.view("m")
+    clock.move(0.02)
+    monkeypatch.setattr(one, "_wait", None)  # nobody may ask for it
+    assert await one.view("rare") is before
+    answers.set()
+    await one.close()

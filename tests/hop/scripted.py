@@ -191,7 +191,7 @@ async def serve() -> AsyncIterator[Serve]:
     mine = asyncio.current_task()
     await until(lambda: not [task for task in asyncio.all_tasks() - before if task is not mine and not task.done()])
     gc.collect(1)
-    assert unseen == []
+    assert unseen == [], unseen
 
 
 class Caller:

@@ -68,6 +68,10 @@ class Reader:
         head, _, body = b"".join(parts).partition(b"\r\n\r\n")
         return head.lower(), body
 
+    def half_close(self) -> None:
+        """Say that nothing more is asked."""
+        self._socket.shutdown(socket.SHUT_WR)
+
     def leave(self) -> None:
         """Close without reading what is there: the other side gets a reset."""
         self._socket.close()
@@ -192,6 +196,34 @@ async def test_a_reader_that_leaves_ends_the_stream_at_its_source(serve, relayed
     client.leave()
     await until(lambda: server.open == 0)
     await until(lambda: gateway.ends == ["cancelled"])
+
+
+async def test_how_an_answer_ends_is_known_though_its_reader_leaves(serve, relayed, reader):
+    """One that half closes while much is unread: its engine has answered whole, and must not be blamed."""
+    ends = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.start_stream(EVENTS[0])
+        while not ends.is_set():
+            if unsent() < 32_000:  # less than what makes the sender wait
+                peer.chunk(b"x" * 16_000)
+            await asyncio.sleep(0)
+        peer.chunk(b"data: [DONE]\n\n")
+        peer.chunk(b"")
+        await peer.drain()
+
+    def unsent() -> int:
+        return gateway.replies[0]._transport.get_write_buffer_size() if gateway.replies else 0
+
+    gateway = await relayed(await serve(script))
+    client = reader(gateway.listener.port)
+    await client.ask()
+    await until(lambda: unsent() >= 32_000)
+    client.half_close()
+    await until(lambda: gateway.replies[0]._transport.is_closing())
+    ends.set()
+    await until(lambda: gateway.replies[0].ends_well)
 
 
 async def test_a_reader_that_leaves_in_the_very_turn_in_which_its_answer_begins_is_no_fault(reader):

@@ -78,6 +78,19 @@ def test_an_answer_to_what_was_sent_before_a_failure_undoes_nothing():
     assert not ejections.is_out("a", FIRST_PAUSE_S + 0.1)
 
 
+def test_a_failure_within_a_pause_does_not_lengthen_it_and_counts_all_the_same():
+    """Where all are out they are tried: an answer to what was sent before the last failure lets nobody back."""
+    ejections = Ejections()
+    ejections.failed("a", 0.0)
+    before = sent(ejections, "a")
+    ejections.failed("a", 0.2, needs_health=True)
+    ejections.succeeded("a", before)
+    assert ejections.needs_health("a")
+    ejections.probed("a", True, 0.3)
+    assert ejections.is_out("a", 0.4)
+    assert not ejections.is_out("a", FIRST_PAUSE_S)
+
+
 def test_a_way_back_of_streams_that_only_begin_keeps_the_pause():
     """However many have begun: the limit is gone, what it did before is not."""
     ejections = Ejections()

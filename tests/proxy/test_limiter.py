@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from bus.errors import BusUnavailable
 from bus.key_limits import LEASE_MS, KeyLimits, Limits
 from bus.keys import api_key_keys
 from proxy.keys import ApiKey
@@ -26,6 +27,17 @@ async def spent(bus) -> float:
     return float(await bus.client.hget(SPENT, "tokens") or 0)
 
 
+def answer_late(monkeypatch) -> None:
+    """Let the bus do what it is asked to, and its answer miss the limit."""
+    take = KeyLimits.take
+
+    async def late(limits, *args, **named):
+        await take(limits, *args, **named)
+        raise BusUnavailable("too late", is_late=True)
+
+    monkeypatch.setattr(KeyLimits, "take", late)
+
+
 async def test_what_was_spent_beyond_the_estimate_is_counted_by_all(limiter, bus):
     """And by nobody twice."""
     lease = await limiter.take(KEY, 100)
@@ -39,13 +51,39 @@ async def test_what_was_spent_beyond_the_estimate_is_counted_by_all(limiter, bus
 async def test_what_was_let_in_alone_is_counted_whole_when_the_bus_is_back(limiter, bus, clock):
     """All of it, since nothing of it was taken there."""
     bus.fall_silent()
-    lease = await limiter.take(KEY, 100)
+    first = await limiter.take(KEY, 1)
+    lease = await limiter.take(KEY, 100)  # not even asked for
     assert (lease.tokens, lease.shared_tokens, limiter.failures) == (100, 0, 1)
     bus.speak_again()
     clock.move(PAUSE_S)
+    limiter.end(first, 1)
     limiter.end(lease, 300)
     await limiter.close()
-    assert 290 <= await spent(bus) <= 300
+    assert 290 <= await spent(bus) <= 302
+
+
+async def test_what_the_bus_counted_and_said_too_late_is_not_counted_again(limiter, bus, monkeypatch):
+    """The replica lets it in alone, and settles what differs."""
+    answer_late(monkeypatch)
+    lease = await limiter.take(KEY, 400)
+    limiter.end(lease, 450)
+    await limiter.close()
+    assert 440 <= await spent(bus) <= 450
+    assert await bus.client.zcard(LEASES) == 0
+
+
+async def test_who_is_refused_alone_holds_no_place_on_the_bus_that_answers_late(limiter, bus, clock, monkeypatch):
+    """Its lease ends at once, not after a minute."""
+    bus.fall_silent()
+    for _ in range(9):
+        await limiter.take(KEY, 1)
+    bus.speak_again()
+    clock.move(PAUSE_S)
+    answer_late(monkeypatch)
+    with pytest.raises(RateLimited, match="inflight"):
+        await limiter.take(KEY, 1)
+    await limiter.close()
+    assert await bus.client.zcard(LEASES) == 0
 
 
 async def test_a_request_that_left_while_it_was_let_in_holds_no_place(limiter, bus, monkeypatch):

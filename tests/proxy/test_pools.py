@@ -2,7 +2,7 @@
 
 import pytest
 
-from bus.reader import Reader
+from bus.reader import SAMPLE, Reader
 from bus.reservations import Reservations
 from proxy.admission import FleetFull
 from proxy.config import ProxyConfig
@@ -78,3 +78,16 @@ async def test_what_was_sent_into_one_pool_is_not_counted_in_another(selection, 
     assert {each.pool for each in chosen} == {"first"}
     assert sorted(each.instance for each in chosen) == ["a", "a", "b", "b"]
     assert selection._unshown["second"].in_transit(read_at_s=0.0) == {}
+
+
+async def test_where_a_sample_is_full_one_that_was_not_read_is_asked_and_no_more(selection, worker):
+    """A fleet at its limit is not walked through by each request; who was not seen may have room all the same."""
+    for number in range(SAMPLE + 8):
+        await worker("first", f"i{number}", ready_ms=5000)
+    await selection.readers["first"].view()
+    view = selection.readers["first"].last_view
+    asked = await selection.choose("r1", FACTS)
+    assert asked.decision.choice.evaluation.tier != "measured"
+    with pytest.raises(FleetFull):
+        await selection.choose("r1", FACTS, tried={asked.instance})
+    assert len(view.registered()) == SAMPLE + 8

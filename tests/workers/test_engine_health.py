@@ -31,11 +31,11 @@ def fail(peer: Peer) -> None:
     peer.answer(b"{}", status="500 Internal Server Error")
 
 
-async def is_failing(one) -> bool:
-    """Send a request, and one more after it; tell whether they make the engine a failing one."""
-    for _ in range(FAILURES):
+async def is_failing(one, *, asks: int = FAILURES) -> bool:
+    """Send some requests, one after the other; tell whether the engine is a failing one then."""
+    for _ in range(asks):
         await (await one.ask()).answer()
-    await one.comes_to_rest()
+    await until(lambda: not len(one.instance.timeline))
     return one.instance.health.is_failing
 
 
@@ -139,6 +139,62 @@ async def test_any_answer_to_the_workers_own_request_lets_the_engine_back(site, 
     one = await site(respond)
     assert await is_failing(one)
     await until(lambda: not one.instance.health.is_failing)
+
+
+async def test_an_own_request_answered_too_late_to_know_of_the_last_failure_undoes_nothing(site):
+    """One rule for all requests: what was sent before a failure says nothing of the time after it."""
+    go_on = asyncio.Event()
+
+    async def respond(peer: Peer, asked: Asked) -> None:
+        if asked.target != "/v1/completions":
+            return fail(peer)
+        peer.start_stream()
+        await go_on.wait()
+        peer.chunk(WHOLE)
+        peer.chunk(b"")
+        return None
+
+    one = await site(respond)
+    await (await one.ask()).answer()
+    await until(lambda: len(one.posts) == 2)
+    assert await is_failing(one, asks=1)
+    go_on.set()
+    await until(lambda: one.instance.slot_gate.held == 0)
+    assert one.instance.health.is_failing
+
+
+@pytest.mark.parametrize("answer", [fail, lambda peer: peer.answer(b"{}", status="503 Busy")], ids=["500", "503"])
+async def test_only_a_failure_of_its_own_request_confirms_one_of_a_client(site, answer):
+    """An engine that is busy, or starting, says so: nothing is known of it yet, and it is asked again."""
+    answers = iter([fail, answer, answer])
+    one = await site(lambda peer, _: next(answers, lambda each: stream(each, WHOLE))(peer))
+    await (await one.ask()).answer()
+    await until(lambda: len(one.posts) == 2 and one.instance.slot_gate.held == 0)
+    assert one.instance.health.is_failing is (answer is fail)
+    await until(lambda: not one.instance.health._failures)
+
+
+async def test_its_own_request_takes_a_place_like_any_other(site):
+    """It must not queue in an engine whose places are all taken: it would come late, and that would be no failure."""
+    release = asyncio.Event()
+
+    async def respond(peer: Peer, asked: Asked) -> None:
+        if b"fail" in asked.body:
+            return fail(peer)
+        if asked.target != "/v1/completions":
+            await release.wait()
+        stream(peer, WHOLE)
+        return None
+
+    one = await site(respond, slots=2)
+    await (await one.ask(b'{"model":"tiny","user":"fail"}')).answer()
+    long = [await one.ask() for _ in range(2)]
+    await until(lambda: one.instance.slot_gate.waiting == 1)
+    assert len(one.posts) == 3
+    release.set()
+    for caller in long:
+        await caller.answer()
+    await until(lambda: not one.instance.health._failures)
 
 
 async def test_a_request_of_the_workers_own_has_an_end(site, monkeypatch):

@@ -1,5 +1,6 @@
 """Engine adapters: what engines were recorded to say (tests/data/engines), and what no page may do to us."""
 
+import gc
 import sys
 from pathlib import Path
 
@@ -195,11 +196,13 @@ class Calls:
     def of(cls, what, *arguments) -> int:
         """The calls of one call."""
         calls = cls()
+        gc.disable()  # what is called when rubbish is collected is no call of its own
         sys.setprofile(calls)
         try:
             what(*arguments)
         finally:
             sys.setprofile(None)
+            gc.enable()
         return calls.count
 
 

@@ -1,5 +1,7 @@
 """Plain answers through a worker: status, bytes, what is a refusal."""
 
+import asyncio
+
 import pytest
 
 from bus.hop.headers import BROKE, REFUSED, VERDICT
@@ -140,3 +142,20 @@ async def test_a_large_plain_answer_passes_whole(site, has_length):
     caller = await one.ask(is_stream=False, path="/v1/audio/speech")
     status, body = await caller.answer()
     assert (status, len(body), body == large) == (200, len(large), True)
+
+
+async def test_a_large_plain_answer_that_breaks_is_a_failure_of_its_engine(site):
+    """Half of it is out: the client sees it break, and the engine is one that fails."""
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        peer.say(b"HTTP/1.1 200 OK\r\ncontent-type: audio/wav\r\n")
+        peer.say(b"content-length: %d\r\n\r\n" % (2 * HELD_ANSWER_BYTES) + b"x" * (HELD_ANSWER_BYTES + 100_000))
+        await peer.drain()
+        peer.close()
+
+    one = await site(respond)
+    caller = await one.ask(is_stream=False, path="/v1/audio/speech")
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await caller.answer()
+    await one.comes_to_rest()
+    assert one.outcomes() == {"failed": 1}
