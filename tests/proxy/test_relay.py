@@ -9,6 +9,7 @@ from bus.hop.headers import read_ticket
 from proxy.relay import HELD_ANSWER_BYTES
 from tests.hop.scripted import Asked, Peer, until
 from tests.proxy.conftest import BODY
+from tests.proxy.living import lives
 
 STREAM_BODY = b'{"model":"tiny","stream":true,"messages":[]}'
 EVENT = b'data: {"choices":[{"index":0}]}\n\n'
@@ -375,7 +376,7 @@ async def test_a_storm_of_requests_leaves_nothing(fleet):
             await caller.answer()
 
     for name in "abc":
-        await fleet.worker(name, respond)
+        await fleet.worker(name, lives(respond))
     await fleet.start()
     await asyncio.gather(*(one_request(index % 5) for index in range(100)))
     await fleet.comes_to_rest()
