@@ -130,7 +130,8 @@ class PartProcess:
                     start_new_session=True,
                 )
         except OSError as error:
-            self.log.path.write_text(f"{error}\n")
+            with contextlib.suppress(OSError):
+                self.log.path.write_text(f"{error}\n")
             self.ended(NOT_STARTED)
             return
         self.exit = asyncio.create_task(self.process.wait(), name=f"exit of {self.part.name}")
@@ -153,9 +154,8 @@ class PartProcess:
         """Note that the process is gone, and say so where nobody had asked for it."""
         self.send(signal.SIGKILL)  # whatever the process may have started in its session
         self.process = self.exit = None
-        was_wanted = self.supervision.state != "ending"
         self.supervision.exited(self.clock(), status)
-        if was_wanted and self.supervision.failures_in_a_row:
+        if self.supervision.state == "waiting" and self.supervision.failures_in_a_row:
             pause_s = self.supervision.due_s - self.clock()
             self.on_death(Death(self.part.name, status, pause_s, tuple(self.log.last_lines(SHOWN_LINES))))
 

@@ -99,15 +99,21 @@ class Supervision:
                 return Kill() if now_s >= self.due_s else Sleep(self.due_s)
 
     def launched(self, now_s: float) -> None:
-        """The process runs; a part that runs after an unplanned end counts as restarted."""
+        """The process runs; a part that runs after an unplanned end counts as restarted.
+
+        One that was stopped while it was being launched is now to be ended.
+        """
+        was_stopped = self.state == "ended"
         self.state = "running"
         self.launched_s = now_s
         self.restarts += self.failures_in_a_row > 0
+        if was_stopped:
+            self.stop_requested(now_s)
 
     def exited(self, now_s: float, status: int) -> None:
         """The process is gone, or could not be started."""
         self.last_status = status
-        if self.state == "ending":
+        if self.state in {"ending", "ended"}:
             self.state = "ended"
             return
         has_settled = self.state == "running" and now_s - self.launched_s >= self.policy.settled_s
@@ -135,7 +141,7 @@ class Supervision:
         self.is_killed = True
 
     def hurried(self, now_s: float) -> None:
-        """Nobody wants to wait any longer: what is ending is killed now."""
-        if self.state == "ending":
+        """Nobody wants to wait any longer: what is ending is killed now, and what is being launched once it runs."""
+        if self.state in {"ending", "ended"}:
             self.is_asked_to_end = True
             self.due_s = now_s

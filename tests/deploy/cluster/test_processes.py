@@ -149,6 +149,49 @@ async def test_a_program_that_does_not_exist_is_a_death_with_words(tmp_path):
     assert deaths[0].last_lines == ("/nowhere/program: No such file or directory",)
 
 
+async def test_a_part_whose_log_cannot_be_written_is_tried_again(tmp_path):
+    """Neither its log nor the message of the failed start can be written while the folder is away."""
+    deaths: list[Death] = []
+    folder = tmp_path / "away"
+    process = PartProcess(python("part", SLEEPER), folder, on_death=deaths.append)
+    async with supervised(process):
+        await until(lambda: bool(deaths))
+        folder.mkdir()
+        await until(lambda: is_up(process))
+
+
+async def test_a_part_that_is_stopped_while_it_is_launched_leaves_no_process(tmp_path, monkeypatch):
+    """The stop comes before there is a process; it holds for the one that is there then."""
+    process = PartProcess(python("part", SLEEPER), tmp_path)
+    launch, pids = asyncio.create_subprocess_exec, []
+
+    async def stopped_meanwhile(*words, **settings):
+        process.stop()
+        launched = await launch(*words, **settings)
+        pids.append(launched.pid)
+        return launched
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", stopped_meanwhile)
+    async with asyncio.timeout(10):
+        await process.run()
+    assert [is_gone(pid) for pid in pids] == [True]
+
+
+async def test_a_part_that_is_stopped_while_its_launch_fails_is_not_called_dead(tmp_path, monkeypatch):
+    """Nobody wants it any more, so that its failure is no news."""
+    deaths: list[Death] = []
+    process = PartProcess(python("part", SLEEPER), tmp_path, on_death=deaths.append)
+
+    async def fails_meanwhile(*_words, **_settings):
+        process.stop()
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fails_meanwhile)
+    async with asyncio.timeout(10):
+        await process.run()
+    assert deaths == []
+
+
 async def test_a_repeated_part_begins_anew_without_being_called_dead(tmp_path):
     """A round of traffic that ends well is followed by the next."""
     deaths: list[Death] = []

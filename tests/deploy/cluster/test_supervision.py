@@ -94,6 +94,35 @@ def test_a_part_that_waits_for_its_restart_is_simply_not_started():
     assert machine.decide(100.0) == Finished()
 
 
+def test_a_part_that_is_stopped_while_it_is_launched_is_ended_when_it_runs():
+    """Between the decision to start it and its first moment it has no process that could be asked."""
+    machine = Supervision(POLICY)
+    assert machine.decide(0.0) == Launch()
+    machine.stop_requested(0.1)
+    machine.launched(0.2)
+    assert machine.decide(0.2) == Terminate()
+    machine.terminated(0.2)
+    machine.exited(0.3, -15)
+    assert machine.decide(0.3) == Finished()
+
+
+def test_a_part_that_is_stopped_while_its_launch_fails_is_not_started_again():
+    """There is nothing to end."""
+    machine = Supervision(POLICY)
+    machine.stop_requested(0.1)
+    machine.exited(0.2, 127)
+    assert machine.decide(100.0) == Finished()
+
+
+def test_haste_kills_what_was_being_launched():
+    """The second Ctrl-C may come in that moment too."""
+    machine = Supervision(POLICY)
+    machine.stop_requested(0.1)
+    machine.hurried(0.1)
+    machine.launched(0.2)
+    assert machine.decide(0.2) == Kill()
+
+
 def test_haste_kills_at_once():
     """Whoever presses Ctrl-C twice does not want to wait."""
     machine = running()
