@@ -14,6 +14,7 @@ import uvloop
 from rich.console import Console
 
 from bus.errors import ForebayError
+from deploy.cluster.interrupts import unless_stopped
 from deploy.replay.bar import Bar
 from deploy.replay.client import Target
 from deploy.replay.progress import ProgressLine
@@ -202,7 +203,9 @@ async def _replay(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    model = options.model or await first_model(targets[0], deadline_s=options.model_wait_s)
+    model = options.model or await unless_stopped(stop, first_model(targets[0], deadline_s=options.model_wait_s))
+    if model is None:
+        raise ForebayError(f"stopped before {targets[0].base_url} named a model")
     prompts = PromptMaker(
         model,
         seed=options.seed,

@@ -149,7 +149,7 @@ class ReplayClient:
                 target.port,
                 ssl=ssl.create_default_context() if target.is_tls else None,
             )
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             job.exchange.end(Failure("connect", one_line(f"{target.host}:{target.port}: {error}")))
         finally:
             job.connecting = None

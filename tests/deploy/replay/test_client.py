@@ -153,6 +153,12 @@ async def test_nobody_listening_is_a_connect_error():
     assert outcome.failure.kind == "connect"
 
 
+async def test_a_host_that_is_no_name_is_a_connect_error():
+    """Names that cannot even be looked up fail at once, as those that nobody knows."""
+    (outcome,) = await outcomes_of("http://a..b:1", timeout_s=5.0)
+    assert outcome.failure.kind == "connect"
+
+
 async def test_rubbish_is_a_broken_stream(server):
     """What is not HTTP/1.1 ends the request at once."""
 

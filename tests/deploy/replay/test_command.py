@@ -78,6 +78,20 @@ async def test_signal_ends_with_the_report(server, number):
     assert "unfinished when stopped" in out
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_signal_ends_the_wait_for_a_model(server, number):
+    """Nothing has been sent yet, so there is no report: one line says so."""
+
+    async def hang(_writer, _body, _number):
+        await asyncio.Event().wait()
+
+    server.answer = hang
+    process = await start("conv-sample", "--target", server.url, "--model-wait", "60")
+    await server.received(1)
+    process.send_signal(number)
+    assert await ended(process) == (1, "", f"Error: stopped before {server.url} named a model\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
