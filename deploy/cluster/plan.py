@@ -16,6 +16,8 @@ DRAIN_S = 3.0
 PATIENCE = Policy(ending_s=DRAIN_S + 2.0)
 """Workers and replicas drain first and then have two seconds more before they are killed; the others end at once."""
 
+ADMIN_HOST = "127.0.0.1"
+"""Where the replicas' admin listeners are: beyond loopback they want a key."""
 
 QUIET_ROWS = 200
 """Rows at the start of the sample that are left out: its first minute is quiet, one request a second."""
@@ -125,9 +127,8 @@ def traffic_part(config: UpConfig, here: Surroundings) -> Part:
 def dialled(host: str) -> str:
     """Return the address to dial for an address that was listened on.
 
-    >>> dialled("0.0.0.0"), dialled("::1"), dialled("10.0.0.5")
+    >>> dialled("0.0.0.0"), dialled("::"), dialled("10.0.0.5")
     ('127.0.0.1', '[::1]', '10.0.0.5')
     """
-    if host in {"0.0.0.0", "::"}:  # noqa: S104 # compared, not bound
-        return "127.0.0.1"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 # compared, not bound
     return f"[{host}]" if ":" in host else host

@@ -14,12 +14,13 @@ import aiohttp
 import click
 import msgspec
 
+from bus.errors import ForebayError
 from deploy.cluster.cluster import Cluster, check_ports
 from deploy.cluster.config import UpConfig
 from deploy.cluster.engines import complaint, without_model
 from deploy.cluster.gauge import Gauge, report_of
 from deploy.cluster.interrupts import interrupts, unless_stopped
-from deploy.cluster.plan import Plan, Surroundings, dialled, plan
+from deploy.cluster.plan import ADMIN_HOST, Plan, Surroundings, dialled, plan
 from deploy.cluster.screen import Screen, screen_for_output
 from deploy.cluster.view import summary
 from deploy.cluster.watch import Watch
@@ -30,7 +31,7 @@ from deploy.ports import accepts, free_ports
 async def run_cluster(config: UpConfig, *, settings: Path | None = None) -> None:
     """Run a cluster until it is told to stop or its time is over; raises ForebayError if it cannot start."""
     check_ports(config.host, config.ports, "--port")
-    check_ports(config.host, config.admin_ports, "--admin-port")
+    check_ports(ADMIN_HOST, config.admin_ports, "--admin-port")
     folder = made_folder(config)
     is_worth_keeping = True
     try:
@@ -72,7 +73,8 @@ async def start(cluster: Cluster, parts: Plan, config: UpConfig, here: Surroundi
     await cluster.start(parts.bus, [partial(is_bus, here.bus_port)] if parts.bus else [])
     await cluster.start(parts.engines, [partial(accepts, "127.0.0.1", port) for port in here.engine_ports])
     await cluster.start(parts.workers, [partial(accepts, "127.0.0.1", port) for port in here.worker_admin_ports])
-    await cluster.start(parts.replicas, [partial(accepts, host, port) for port in (*config.ports, *config.admin_ports)])
+    listeners = [(host, port) for port in config.ports] + [(ADMIN_HOST, port) for port in config.admin_ports]
+    await cluster.start(parts.replicas, [partial(accepts, *listener) for listener in listeners])
     await cluster.start(parts.traffic)
     return True
 
@@ -113,7 +115,7 @@ def surroundings(config: UpConfig, folder: Path, settings: Path | None) -> Surro
     bus_port, *ports = free_ports(1 + engines + workers)
     bus_folder = folder / "bus"
     if not config.redis:
-        bus_folder.mkdir(exist_ok=True)
+        made(bus_folder)
     return Surroundings(
         program=(*program(), *(["--config", str(settings)] if settings else [])),
         bus_command=() if config.redis else tuple(server_command(find_server(), port=bus_port, folder=bus_folder)),
@@ -136,24 +138,26 @@ def program() -> tuple[str, ...]:
 
 def made_folder(config: UpConfig) -> Path:
     """Return the folder of the run, made if need be."""
-    if not config.run_dir:
-        return Path(tempfile.mkdtemp(prefix="forebay-up-"))
-    folder = Path(config.run_dir)
-    folder.mkdir(parents=True, exist_ok=True)
+    return made(Path(config.run_dir)) if config.run_dir else Path(tempfile.mkdtemp(prefix="forebay-up-"))
+
+
+def made(folder: Path) -> Path:
+    """Return a folder that exists; raises ForebayError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ForebayError(f"{folder} cannot be made: {error.strerror or error}") from error
     return folder
 
 
 def admin_urls(config: UpConfig) -> list[str]:
     """Return each replica's admin listener."""
-    return [f"http://{dialled(config.host)}:{port}" for port in config.admin_ports]
+    return [f"http://{ADMIN_HOST}:{port}" for port in config.admin_ports]
 
 
 def greeting(config: UpConfig) -> str:
     """Return what a newcomer needs to know: where to send requests, and one to try."""
-    host = dialled(config.host)
-    urls = [f"http://{host}:{port}" for port in config.ports]
+    urls = [f"http://{dialled(config.host)}:{port}" for port in config.ports]
     return (
-        f"Forebay is up: {' '.join(urls)}\n"
-        f"  curl {urls[0]}/v1/models\n"
-        f"  dashboard: http://{host}:{config.admin_port}/dashboard"
+        f"Forebay is up: {' '.join(urls)}\n  curl {urls[0]}/v1/models\n  dashboard: {admin_urls(config)[0]}/dashboard"
     )

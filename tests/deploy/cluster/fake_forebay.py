@@ -42,9 +42,9 @@ class Answers(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def listen(port: str) -> None:
+def listen(host: str, port: str) -> None:
     """Serve on a port in the background."""
-    server = HTTPServer(("127.0.0.1", int(port)), Answers)
+    server = HTTPServer((host, int(port)), Answers)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 
 
@@ -53,9 +53,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if NAME == "worker" and option("--slots") == "13":
         sys.exit("13 slots bring bad luck")
-    for name in ("--port", "--admin-port"):
-        if option(name, "0") != "0":
-            listen(option(name))
+    for host, port in (option("--host"), option("--port", "0")), ("127.0.0.1", option("--admin-port", "0")):
+        if port != "0":
+            listen(host, port)
     if NAME == "replay":
         Path(option("--progress-file")).write_text('{"done":9,"errors":1,"ttft_p50_ms":20,"ttft_p99_ms":30}\n')
         Path(option("--json")).write_text('{"ttft_ms":{"p50":21,"p99":31}}')

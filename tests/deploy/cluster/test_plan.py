@@ -54,6 +54,21 @@ def test_replicas_listen_on_consecutive_ports():
     assert parts.traffic[0].is_repeated
 
 
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("0.0.0.0", "http://127.0.0.1:7000"),
+        ("::", "http://[::1]:7000"),
+        ("::1", "http://[::1]:7000"),
+        ("10.0.0.5", "http://10.0.0.5:7000"),
+    ],
+)
+def test_traffic_goes_where_the_replicas_listen(host, url):
+    """Those that listen on every address of a family are dialled at its loopback: `::` takes no IPv4 connection."""
+    parts = plan(UpConfig(host=host, port=7000, demo_traffic=True), here())
+    assert f"--target {url}" in " ".join(parts.traffic[0].command)
+
+
 def test_what_is_not_said_is_left_to_the_commands_own_settings():
     """Strategy and slots are handed on only when given, so that [proxy] and [worker] hold otherwise."""
     silent, told = plan(UpConfig(), here(1)), plan(UpConfig(slots=8, strategy="round_robin"), here(1))

@@ -161,6 +161,17 @@ def test_a_part_that_cannot_start_ends_the_whole_with_its_words(up):
     assert re.search(r"forebay: worker-sim-\d does not start: 13 slots bring bad luck", cluster.text)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has more than one address on loopback")
+def test_replicas_of_another_address_keep_their_admin_pages_on_loopback(up):
+    """`--host` is where clients come in; the cluster is ready when both answer where they are."""
+    cluster = up("--host", "127.0.0.2")
+    cluster.until(lambda: "dashboard" in cluster.text)
+    assert f"Forebay is up: http://127.0.0.2:{cluster.port} " in cluster.text
+    assert f"dashboard: http://127.0.0.1:{cluster.admin_port}/dashboard" in cluster.text
+    cluster.process.send_signal(signal.SIGINT)
+    assert cluster.status() == 0
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent died")
 def test_nothing_survives_a_killed_supervisor(up):
     """SIGKILL of the supervisor takes every part with it."""
