@@ -117,7 +117,6 @@ class FieldOption(click.Option):
         if isinstance(self.kind, introspect.BoolType) and isinstance(value, str):
             value = click.types.BoolParamType.str_to_bool(value)
         if self.multiple:
-            value = [value] if isinstance(value, str) else value
             if self.parse:
                 return tuple(map(self.parse, msgspec.convert(value, tuple[str, ...])))
         elif self.parse:

@@ -44,7 +44,10 @@ def parsed(path: Path) -> dict[str, Any]:
 
 
 def flattened(path: Path, name: str, table: object, group: click.Group, ctx: click.Context) -> dict[str, Any]:
-    """Return a command's table by parameter names; raises UsageError for an unknown table or key."""
+    """Return a command's table by parameter names; raises UsageError for an unknown table or key.
+
+    A single value of an option that is repeatable is a list of one.
+    """
     if name not in group.list_commands(ctx):
         raise click.UsageError(f"{path}: unknown table [{name}]{nearest(name, group.list_commands(ctx))}")
     if not isinstance(table, dict):
@@ -58,7 +61,7 @@ def flattened(path: Path, name: str, table: object, group: click.Group, ctx: cli
             raise click.UsageError(
                 f"{path}: unknown key {dotted(key)} in [{name}]{nearest(dotted(key), map(dotted, params))}"
             )
-        values[param.name] = value
+        values[param.name] = [value] if param.multiple and not isinstance(value, list) else value
     return values
 
 

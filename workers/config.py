@@ -129,6 +129,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse what does not hold together."""
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("--tls-cert and --tls-key: one needs the other")
+        count = len(self.instances)
+        if self.port and self.port + count - 1 > 65535:
+            raise ValueError(f"--port: {count} engines from port {self.port} on go beyond port 65535")
         try:
             Aliases(self.alias)
         except ValueError as error:

@@ -114,10 +114,9 @@ class Listener:
         )
         try:
             await site.start()
-        except OSError as fault:
+        except (OSError, UnicodeError) as fault:
             await self._runner.cleanup()
-            why = "already in use" if fault.errno == errno.EADDRINUSE else fault.strerror or str(fault)
-            raise PortBusy(f"cannot listen on {self.host}:{self.port}: {why}") from fault
+            raise PortBusy(f"cannot listen on {self.host}:{self.port}: {_why(fault)}") from fault
         self.port = self._runner.addresses[0][1]
 
     async def leave(self, *, linger_s: float = LINGER_S) -> None:
@@ -135,3 +134,9 @@ class Listener:
     async def stop(self) -> None:
         """Close everything."""
         await self._runner.cleanup()
+
+
+def _why(fault: OSError | UnicodeError) -> str:
+    if isinstance(fault, UnicodeError):
+        return "not a host name"
+    return "already in use" if fault.errno == errno.EADDRINUSE else fault.strerror or str(fault)

@@ -36,9 +36,10 @@ def engine(config: EngineConfig, count: int) -> None:
     configs = several(config, count)
     try:
         uvloop.run(run(configs))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         at = f"{config.host}:{config.port}" + (f" to {config.port + count - 1}" if count > 1 and config.port else "")
-        raise click.ClickException(f"cannot listen on {at}: {error.strerror or error}") from error
+        why = "not a host name" if isinstance(error, UnicodeError) else error.strerror or error
+        raise click.ClickException(f"cannot listen on {at}: {why}") from error
 
 
 def several(config: EngineConfig, count: int) -> list[EngineConfig]:

@@ -19,7 +19,6 @@ Example: forebay why 3e91b1880f07455b --target http://10.0.0.3:9000 --target htt
 @click.argument("request_id")
 @click.option(
     "--target",
-    "targets",
     multiple=True,
     default=("http://127.0.0.1:9000", "http://127.0.0.1:9001"),
     show_default=True,
@@ -29,15 +28,15 @@ Example: forebay why 3e91b1880f07455b --target http://10.0.0.3:9000 --target htt
 )
 @admin_key_option
 @click.pass_context
-def why(ctx: click.Context, request_id: str, targets: tuple[str, ...], admin_key_file: str) -> None:
+def why(ctx: click.Context, request_id: str, target: tuple[str, ...], admin_key_file: str) -> None:
     """Show for a past request every candidate's terms, what was unknown, and how close it was.
 
     A replica remembers its last 256 choices.
     """
-    for target in targets:
-        if not target.startswith(("http://", "https://")):
-            raise click.BadParameter(f"{target}: must be http://HOST:PORT", ctx=ctx, param_hint="--target")
-    pages, problems = asyncio.run(_ask(request_id, targets, admin_headers(admin_key_file)))
+    for url in target:
+        if not url.startswith(("http://", "https://")):
+            raise click.BadParameter(f"{url}: must be http://HOST:PORT", ctx=ctx, param_hint="--target")
+    pages, problems = asyncio.run(_ask(request_id, target, admin_headers(admin_key_file)))
     console = Console(width=None if Console().is_terminal else 200)
     found = [choice for page in pages for choice in reversed(page.selections)]
     for attempt, choice in enumerate(found, start=1):

@@ -51,7 +51,7 @@ class SimulatedEngine:
         return self._switch.order
 
     async def start(self) -> None:
-        """Bind and serve. Raises OSError if the port is taken."""
+        """Bind and serve. Raises OSError if the port is taken, UnicodeError if the host is no name."""
         self.steps = StepLoop(self.config.batching, self.counters, asyncio.get_running_loop())
         surface = Surface(self.config, self.counters, self.steps, self._switch, self.set_fault)
         self._runner = web.AppRunner(
@@ -65,7 +65,7 @@ class SimulatedEngine:
         await self._runner.setup()
         try:
             await self._listen()
-        except OSError:
+        except (OSError, UnicodeError):
             await self.stop()
             raise
         if self.config.fault:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from deploy.cli import COMMANDS, forebay, status_of
+from deploy.ports import free_ports
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -47,6 +48,7 @@ def no_settings(monkeypatch, tmp_path):
         (("up", "--engine", "sim-1=http://h:1", "--sim", "2"), ["two engines are called 'sim-1'"]),
         (("up", "--redis", "http://h:1"), ["--redis", "http://h:1"]),
         (("engine", "--port", "65535", "--count", "2"), ["--count", "65535"]),
+        (("worker", "--port", "65535", "--engine", "http://h:1", "--engine", "http://h:2"), ["--port", "65535"]),
         (("engine", "--token-budget", "1"), ["token_budget"]),
     ],
 )
@@ -77,6 +79,54 @@ def test_what_is_wrong_in_the_file_is_one_line_that_names_it(capsys, tmp_path, t
     assert status == 2
     assert err.count("\n") == 1
     assert all(word in err for word in words), err
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "words"),
+    [
+        ('[worker]\ninstance = "nonsense"', ("worker",), ["--instance: 'nonsense'", "instance in [worker]"]),
+        ('[replay]\ntarget = "nonsense"', ("replay", "conv-sample"), ["nonsense: a target is http://HOST:PORT"]),
+        ('[why]\ntarget = "nonsense"', ("why", "r1"), ["--target", "nonsense: must be http://HOST:PORT"]),
+        ("[worker]\ninstance = 5", ("worker",), ["--instance: 5 is not allowed"]),
+    ],
+)
+def test_a_single_value_of_the_file_is_a_list_of_one(capsys, tmp_path, text, arguments, words):
+    """`target = "x"` means what it seems to mean, in every table."""
+    (tmp_path / "forebay.toml").write_text(text)
+    _, _, err = run(capsys, *arguments)
+    assert err.count("\n") == 1
+    assert all(word in err for word in words), err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("engine", "--host", "a..b", "--port", "18001"),
+        ("proxy", "--redis", "redis://127.0.0.1:1", "--port", "18001", "--admin-port", "0", "--host", "a..b"),
+        ("proxy", "--redis", "redis://127.0.0.1:1", "--port", "0", "--admin-port", "18001", "--admin-host", "a..b"),
+    ],
+)
+def test_a_host_that_is_no_name_is_said_in_one_line(arguments):
+    """No traceback for what cannot even be looked up."""
+    done = subprocess.run(
+        [sys.executable, "-m", "deploy.cli", *arguments],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.endswith("forebay: cannot listen on a..b:18001: not a host name\n")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_folder_of_the_run_that_cannot_be_made_is_said_in_one_line(capsys, tmp_path, name):
+    """A file is where the folder should be, or above it."""
+    (tmp_path / "file").touch()
+    port, admin_port = free_ports(2)
+    words = ("--port", str(port), "--admin-port", str(admin_port), "--replicas", "1", "--run-dir", name)
+    status, out, err = run(capsys, "up", *words)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"forebay: {name} cannot be made: ")
+    assert err.count("\n") == 1
 
 
 def test_a_file_that_is_named_and_missing_is_an_error(capsys):

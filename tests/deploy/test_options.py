@@ -161,11 +161,6 @@ def test_a_wrong_variable_is_named(monkeypatch):
     assert complaint() == "test: --port: 'many' is not allowed: a whole number, 1 to 65535 (from T_PORT)"
 
 
-def test_a_single_text_of_the_file_is_a_list_of_one():
-    """`pool = "x"` means what it seems to mean."""
-    assert read(table={"pool": "x"}).pool == ("x",)
-
-
 def test_help_shows_default_range_and_variable():
     """--help teaches everything that the struct knows."""
     text = " ".join(CliRunner().invoke(command, ["--help"], auto_envvar_prefix="T").output.split())
