@@ -71,18 +71,27 @@ class HopClient:
         """
         head = self._request_head(method, target, headers, len(body))
         connection = self._take_idle()
-        is_reused = connection is not None
+        is_reused, broken = connection is not None, None
         while True:
             if connection is None:
-                connection = await self._connect()
+                try:
+                    connection = await self._connect()
+                except CannotConnect:
+                    if broken is not None:
+                        raise broken from None  # it was not closed while idle: whoever was asked has gone on it
+                    raise
             answer = connection.send(head, body, is_head_request=method == "HEAD")
             if on_sent is not None:
                 on_sent(answer)
             try:
                 await answer.head(head_timeout_s)
-            except AnswerBroke:
+            except AnswerBroke as fault:
                 if is_reused and not answer.has_bytes:
-                    connection, is_reused = None, False  # a fresh one: the other idle ones may be as dead
+                    connection, is_reused, broken = (
+                        None,
+                        False,
+                        fault,
+                    )  # a fresh one: the other idle ones may be as dead
                     continue
                 raise
             except BaseException:
@@ -137,7 +146,7 @@ class HopClient:
             async with asyncio.timeout(self._connect_timeout_s):
                 return await self._dial()
         except (OSError, TimeoutError) as fault:
-            raise CannotConnect(f"{self.origin}: {fault or 'connection timed out'}") from fault
+            raise CannotConnect(f"{self.origin}: {str(fault) or 'connection timed out'}") from fault
 
     async def _dial(self) -> Connection:
         """Connect to the first address that takes it; what was resolved is dialled, not the name once more."""

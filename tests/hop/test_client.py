@@ -216,3 +216,22 @@ def test_an_origin_must_be_http(origin):
     """Said when the client is made, not at the first request."""
     with pytest.raises(ValueError, match="must be http"):
         HopClient(origin)
+
+
+async def test_who_goes_on_a_reused_connection_and_listens_no_more_has_broken(serve, client):
+    """A process that died of the request, not a connection that was closed while it was idle."""
+
+    async def respond(peer: Peer, asked) -> None:
+        if asked.target == "/kill":
+            await server.stop_listening()
+            peer.reset()
+        else:
+            peer.answer(b"hello")
+
+    server = await serve(lambda peer: repeat(peer, respond))
+    hop = client(server.url)
+    await (await get(hop)).body(LIMIT)
+    with pytest.raises(AnswerBroke):
+        await get(hop, "/kill")
+    with pytest.raises(CannotConnect):
+        await get(hop)
