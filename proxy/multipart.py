@@ -23,6 +23,6 @@ async def model_of_multipart(content_type: str, body: bytes) -> str | None:
             if isinstance(part, aiohttp.BodyPartReader) and part.name == "model":
                 value = await part.read_chunk(LONGEST_MODEL)
                 return value.decode("utf-8", "replace").strip() or None
-    except (HttpProcessingError, AssertionError, Warning) as fault:  # aiohttp says in many ways that it cannot read on
+    except (HttpProcessingError, AssertionError, Warning, RecursionError) as fault:  # aiohttp's ways to give up
         raise ValueError(str(fault) or "cannot be read") from fault
     return None

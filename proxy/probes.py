@@ -106,9 +106,16 @@ class Prober:
 
     async def _ask(self, probe: Probe) -> None:
         try:
-            self._conclude(probe, await self._answers(probe.worker_url))
+            is_alive = await self._answers(probe.worker_url)
+            if self._is_worker_of(probe):  # else another has taken the instance over meanwhile
+                self._conclude(probe, is_alive)
         finally:
             del self._asked[probe.instance]
+
+    def _is_worker_of(self, probe: Probe) -> bool:
+        readings = [reader.last_view.readings.get(probe.instance) for reader in self._selection.readers.values()]
+        urls = {reading.entry.registration.worker_url for reading in readings if reading and reading.entry}
+        return probe.worker_url in urls or not urls
 
     def _conclude(self, probe: Probe, is_alive: bool) -> None:
         """Let an instance back, or eject it and move what waits there."""

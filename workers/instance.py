@@ -143,10 +143,10 @@ class Instance:
         now = self._clock()
         if self.timeline.waiting >= self.config.queue_limit and len(self.timeline) >= self.config.slots:
             message = f"the queue of instance {self.id} is full"
-            place_s = self.timeline.plan(now).next_slot_ready_s / (self.timeline.waiting + 1)
+            place_s = self._place_s(now)
             raise Refused(429, "queue_full", message, verdict=FULL, retry_after_s=place_s)
         work = Work(ticket.tokens, ticket.output, ticket.is_stream, ticket.sequences)
-        request = self.timeline.accept(self._unique(request_id), work, now)
+        request = self._take_in(self._unique(request_id), work, now)
         self._rate.count(now)
         self.publisher.arrived(ticket.reservation)
         self._idle.clear()
@@ -159,7 +159,7 @@ class Instance:
         self.timeline.advance(request, stage, now)
         if self.traces is not None:
             self.traces.advance(request, stage)
-        if stage is Stage.DECODE:
+        if stage is Stage.DECODE and request.predicted_ttft_s is not None:
             real_s = now - request.accepted_s
             self.predictions.append(Prediction(request.id, request.predicted_ttft_s, real_s))
             self.metrics.saw_ttft(real_s, request.predicted_ttft_s)
@@ -169,13 +169,17 @@ class Instance:
         self, request: Request, outcome: str, *, usage: Usage | None = None, text: TextBytes | None = None
     ) -> None:
         """A request has left, whatever the way; the second time changes nothing."""
-        is_gone = not self.timeline.finish(
-            request,
-            self._clock(),
-            output_tokens=_each(usage.completion_tokens, request.work.sequences) if usage else None,
-            prefilled_tokens=_uncached(usage) if usage else None,
-            is_success=outcome == "answered",
-        )
+        try:
+            is_gone = not self.timeline.finish(
+                request,
+                self._clock(),
+                output_tokens=_each(usage.completion_tokens, request.work.sequences) if usage else None,
+                prefilled_tokens=_uncached(usage) if usage else None,
+                is_success=outcome == "answered",
+            )
+        except Exception as fault:
+            is_gone = False  # it has left all the same; only nothing was learned from it
+            self._estimate_failed(fault)
         if is_gone:
             return
         if usage is not None and usage.prompt_tokens and text is not None:
@@ -219,15 +223,35 @@ class Instance:
         """The record; where an estimate of ours fails, one that says only what needs none: the queue must go on."""
         try:
             record = self._whole_record(epoch, sequence)
-        except Exception:
-            if not self._estimates_fail:
-                log.exception("instance %s: a fault of ours in its estimates; they are published as unknown", self.id)
-            self._estimates_fail = True
+        except Exception as fault:
+            self._estimate_failed(fault)
             return PressureRecord(
                 epoch=epoch, sequence=sequence, state_code=self._state_code, inflight=len(self.timeline)
             )
         self._estimates_fail = False
         return record
+
+    def _take_in(self, request_id: str, work: Work, now: float) -> Request:
+        """Take a request in, with its prediction where there is one: an estimate that fails costs no request."""
+        try:
+            return self.timeline.accept(request_id, work, now)
+        except Exception as fault:
+            self._estimate_failed(fault)
+            return self.timeline.accept(request_id, work, now, predicts=False)
+
+    def _place_s(self, now: float) -> float | None:
+        """Time until one more could be taken in, as predicted."""
+        try:
+            return self.timeline.plan(now).next_slot_ready_s / (self.timeline.waiting + 1)
+        except Exception as fault:
+            self._estimate_failed(fault)
+            return None
+
+    def _estimate_failed(self, fault: Exception) -> None:
+        if not self._estimates_fail:
+            message = "instance %s: a fault of ours in its estimates; what needs them is unknown"
+            log.error(message, self.id, exc_info=fault)
+        self._estimates_fail = True
 
     def _whole_record(self, epoch: int, sequence: int) -> PressureRecord:
         return make_record(

@@ -54,8 +54,8 @@ class Request(msgspec.Struct):
     work: Work
     stage: Stage
     accepted_s: float
-    predicted_ttft_s: float
-    """Seconds from acceptance to the first token, as predicted at acceptance."""
+    predicted_ttft_s: float | None
+    """Seconds from acceptance to the first token, as predicted at acceptance; None: nothing could be predicted."""
     dispatched_s: float = 0.0
     decode: Mark | None = None
     """The begin of its decode; None before its first token."""
@@ -135,12 +135,12 @@ class Timeline:
 
     # -- what happens
 
-    def accept(self, request_id: str, work: Work, now: float) -> Request:
+    def accept(self, request_id: str, work: Work, now: float, *, predicts: bool = True) -> Request:
         """Take a request into the timeline and predict its time to first token. Raises KeyError for a known id."""
         if request_id in self._requests:
             raise KeyError(request_id)
         self._elapse(now)
-        ttft_s = self.plan(now).wait_s + self.calibration.prefill_s(work.prompt_tokens)
+        ttft_s = self.plan(now).wait_s + self.calibration.prefill_s(work.prompt_tokens) if predicts else None
         request = Request(request_id, work, Stage.PREPARE_QUEUE, now, ttft_s)
         self._requests[request_id] = request
         self._counts[Stage.PREPARE_QUEUE] += 1
@@ -187,13 +187,15 @@ class Timeline:
         self._elapse(now)
         del self._requests[request.id]
         tokens = request.work.prompt_tokens if prefilled_tokens is None else prefilled_tokens
-        if request.piece is not None:
-            self._prefills.settle(request.piece, tokens)
-        if is_success:
-            self._learn_from_end(request, now, output_tokens, tokens)
-        if request.stage is Stage.PREFILL:
-            self._leave_line(request, now, got_first_token=False)
-        self._counts[request.stage] -= 1
+        try:
+            if request.piece is not None:
+                self._prefills.settle(request.piece, tokens)
+            if is_success:
+                self._learn_from_end(request, now, output_tokens, tokens)
+        finally:
+            if request.stage is Stage.PREFILL:
+                self._leave_line(request, now, got_first_token=False)
+            self._counts[request.stage] -= 1
         return True
 
     # -- what will be

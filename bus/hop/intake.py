@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from aiohttp import http_exceptions, web
 
-from bus.hop.errors import BodyTooLarge, BodyTooSlow, BodyUnreadable, RequestUnusable
+from bus.hop.errors import BodyTooLarge, BodyTooSlow, BodyUnreadable, ClientLeft, RequestUnusable
 from bus.hop.fault import trace_of
 from bus.hop.openai_error import error_body
 
@@ -24,6 +24,9 @@ MOST_HEADERS: Final = 128
 
 #: Time for a head from its first byte to its last, s.
 HEAD_S: Final = 15.0
+
+#: Time for the first byte of a connection, s; between two requests it is the listener's keep-alive.
+FIRST_BYTE_S: Final = 60.0
 
 #: Time for a body, s.
 BODY_S: Final = 120.0
@@ -46,9 +49,18 @@ class Intake(web.RequestHandler):
         self._head_timeout_s = head_timeout_s
         self._on_unusable = on_unusable
         self._head_timer: asyncio.TimerHandle | None = None
+        self._first_byte_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for a first byte, not for ever."""
+        super().connection_made(transport)
+        self._first_byte_timer = self._loop.call_later(FIRST_BYTE_S, self.force_close)
 
     def data_received(self, data: bytes) -> None:
         """Parse; from the first byte of a head on, its time runs."""
+        if self._first_byte_timer is not None:
+            self._first_byte_timer.cancel()
+            self._first_byte_timer = None
         requests_before = self._request_count
         super().data_received(data)
         if self._request_count != requests_before:
@@ -59,6 +71,8 @@ class Intake(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """Nothing is waited for any longer."""
         self._stop_timer()
+        if self._first_byte_timer is not None:
+            self._first_byte_timer.cancel()
         super().connection_lost(exc)
 
     def let_go(self) -> None:
@@ -78,6 +92,8 @@ class Intake(web.RequestHandler):
         """Answer for what could not be parsed, or what a handler did not catch; the connection closes after it."""
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun")
+        if isinstance(exc, ClientLeft):
+            raise ConnectionError("nobody is there to be answered") from exc
         if status == 500 and exc is not None and not isinstance(exc, RequestUnusable):
             self.log_exception("a fault of ours", exc_info=exc)
         fault = exc if isinstance(exc, RequestUnusable) else _unusable(status, exc)

@@ -10,6 +10,9 @@ import msgspec
 #: A started event longer than this is passed on unfinished: it is no usage event.
 LONGEST_HELD_EVENT: Final = 256 * 1024
 
+#: More tokens than any request has: an engine that counts more has lost count, and nothing is learned from it.
+MOST_TOKENS: Final = 100_000_000
+
 _GOOD_ENDS: Final = (b"[DONE]", b'"finish_reason":"', b'"finish_reason": "', b'"usage":{', b'"usage": {')
 _ENDS: Final = (b"\n\n", b"\r\n\r\n")
 
@@ -267,5 +270,5 @@ def _events(data: bytes) -> list[bytes]:
 
 
 def _count(*values: object) -> int | None:
-    """First of `values` that is a whole number of at least 0."""
-    return next((value for value in values if type(value) is int and value >= 0), None)
+    """First of `values` that is a number of tokens one can believe."""
+    return next((value for value in values if type(value) is int and 0 <= value <= MOST_TOKENS), None)

@@ -60,5 +60,5 @@ async def _ask(
                     response.raise_for_status()
                     pages.append(why_view.decode(await response.read()))
             except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError) as fault:
-                problems.append(f"{target}: {fault or 'no answer'}")
+                problems.append(f"{target}: {str(fault) or 'no answer'}")
     return pages, problems

@@ -230,6 +230,7 @@ def test_the_first_event_is_the_first_with_data():
         (b'{"usage":{"prompt_tokens":-3,"completion_tokens":true}}', Usage()),
         (b'{"usage":{"prompt_tokens":2.5,"completion_tokens":"8"}}', Usage()),
         (b'{"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":4}}}', Usage(9, None, 4)),
+        (b'{"usage":{"prompt_tokens":9,"completion_tokens":%d}}' % 10**18, Usage(9)),
         (b'{"usage":null}', None),
         (b'{"usage":"many"}', None),
         (b'{"usage":[1]}', None),

@@ -117,3 +117,29 @@ async def test_a_worker_that_comes_back_is_let_back(fleet):
     caller = await fleet.ask()
     assert await caller.answer() == (200, ANSWER)
     assert caller.headers["x-forebay-instance"] == "a"
+
+
+async def test_the_silence_of_an_old_worker_says_nothing_of_the_one_that_has_taken_its_place(fleet):
+    """It was asked, and another was there before it could have answered: what waits with the new one stays."""
+    may_answer = asyncio.Event()
+
+    async def respond(peer: Peer, asked: Asked) -> None:
+        await may_answer.wait()
+        peer.answer(ANSWER)
+
+    old = await fleet.worker("a", waits, models=("rare",))
+    await fleet.worker("b", plain())
+    await fleet.start(probe_timeout_ms=1500)
+    await old.fall_silent()
+    await until(lambda: asked_for_health(old))
+    new = await fleet.worker("a", lives(respond), models=("rare",))
+    [reader] = fleet.replica.selection.readers.values()
+    await reader.view()
+    assert (await reader.view()).readings["a"].entry.registration.worker_url == new.server.url
+    caller = await fleet.ask(b'{"model":"rare"}')
+    await until(lambda: asked_for_work(new) == 1)
+    assert fleet.replica._prober._asked
+    await until(lambda: not fleet.replica._prober._asked)
+    assert not fleet.replica.selection.ejections.is_out("a", time.monotonic())
+    may_answer.set()
+    assert await caller.answer() == (200, ANSWER)

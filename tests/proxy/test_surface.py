@@ -265,3 +265,14 @@ async def test_what_became_of_reservations_is_counted(fleet):
     caller = await fleet.callers.ask(f"http://127.0.0.1:{fleet.replica.admin_port}", "/metrics", method="GET")
     _, page = await caller.answer()
     assert b'forebay_reservations_total{outcome="given_back",pool="default"} 1.0' in page
+
+
+async def test_a_multipart_body_of_endless_depth_is_a_400(fleet):
+    """Fifteen hundred levels are no upload."""
+    await fleet.worker("a", plain)
+    await fleet.start()
+    part = b"--b%d\r\nContent-Type: multipart/mixed; boundary=b%d\r\n\r\n"
+    body = b"".join(part % (level, level + 1) for level in range(1500))
+    caller = await fleet.ask(body, path="/v1/audio/transcriptions", content_type="multipart/form-data; boundary=b0")
+    status, answer = await caller.answer()
+    assert (status, error(answer)["type"]) == (400, "invalid_request_error")

@@ -61,3 +61,15 @@ def test_what_has_been_learned_is_reported_idle_or_not():
     for _ in range(KNOWN_SAMPLES):
         timeline.calibration.learn_decode_step(4, 0.009)
     assert known(record_of(timeline)) == list(LEARNED)
+
+
+async def test_an_engine_that_has_lost_count_spoils_no_estimate(site):
+    """Numbers that no request has are not learned from, and the worker lives."""
+    many = b'{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":%d}}' % 10**20
+    one = await site(lambda peer, _: peer.answer(many))
+    before = one.instance.timeline.output_tokens.value
+    for _ in range(2):
+        assert (await (await one.ask(is_stream=False)).answer())[0] == 200
+    await one.comes_to_rest()
+    assert one.instance.timeline.output_tokens.value == before
+    assert not any(task.done() for task in one.worker.tasks)

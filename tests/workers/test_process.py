@@ -9,6 +9,7 @@ from bus.reader import Reader
 from tests.bus.worker import lately_served
 from tests.hop.scripted import Asked, Callers, Peer, until
 from tests.servers import FakeBus
+from tests.workers.answering import ANSWER
 from workers.config import InstanceConfig, WorkerConfig
 from workers.engine_watch import EngineWatch
 from workers.process import serve as serve_worker
@@ -131,3 +132,29 @@ async def test_a_fault_in_the_estimates_costs_signals_and_no_request(site, monke
     [pressure] = (await reader.view()).live(0.0)
     assert pressure.record.predicted_wait_ms is not None
     await reader.close()
+
+
+@pytest.mark.parametrize("what", ["workers.timeline.Timeline.plan", "workers.timeline.Timeline._learn_from_end"])
+async def test_an_estimate_that_fails_costs_no_request(site, monkeypatch, caplog, what):
+    """Neither taking it in, nor refusing it where the queue is full, nor its end needs one."""
+
+    def fail(*_, **__) -> None:
+        raise ZeroDivisionError("a fault of ours")
+
+    monkeypatch.setattr(what, fail)
+    release = asyncio.Event()
+
+    async def respond(peer: Peer, asked: Asked) -> None:
+        await release.wait()
+        peer.answer(ANSWER)
+
+    one = await site(respond, slots=1, queue_limit=0)
+    first = await one.ask(is_stream=False)
+    await until(lambda: one.posts)
+    refused = await one.ask(is_stream=False)
+    assert (await refused.answer())[0] == 429
+    release.set()
+    assert (await first.answer())[0] == 200
+    await one.comes_to_rest()
+    assert (await (await one.ask(is_stream=False)).answer())[0] == 200
+    assert caplog.text.count("a fault of ours in its estimates") == 1
