@@ -8,8 +8,8 @@ READY := $(VENV)/.ready
 
 help:
 	@echo "make run     the whole system on this machine: bus, 4 simulated engines with queue workers, 2 replicas, live traffic"
-	@echo "make test    every test (RUN='-k name' picks some)"
-	@echo "make test-engines   a real vLLM and llama.cpp server, which VLLM_SERVER and LLAMA_SERVER start (README, Development)"
+	@echo "make test    every test but those with real engines (RUN='-k name' picks some)"
+	@echo "make test-engines   a real vLLM and llama.cpp server, which VLLM_SERVER and LLAMA_SERVER start (deploy/docs/engines.md)"
 	@echo "make test-compose   the docker-compose cluster, run: faults, a rolling update, the dashboard (4 minutes)"
 	@echo "make compose-up     the docker-compose cluster with REPLICAS proxies (4); compose-roll renews them, compose-down forgets all"
 	@echo "make check   ruff, mypy, doctests, import walls"

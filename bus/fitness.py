@@ -14,7 +14,8 @@ from bus.scripts import Commands, Script
 #: What an administrator can act upon, in one line.
 NEEDED: Final = (
     "needed are SCRIPT LOAD, EVALSHA and, inside scripts, TIME and commands on hashes and expiry, as Redis 7.0 and "
-    "Valkey 7.2 have them; a user of its own needs +script|load +evalsha +time, hash and expiry commands on ~forebay:*"
+    "Valkey 7.2 have them; a user of its own needs +script|load +evalsha +time, and commands on hashes, sorted sets "
+    "and expiry, on ~forebay:*"
 )
 
 #: Codes with which a server refuses for good; others (LOADING, READONLY, CLUSTERDOWN, OOM) pass.

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 SCHEMA_VERSION: Final = 1
 
-#: A record is about 100 bytes; whatever is larger was not written by a queue worker and is not decoded.
+#: A record is some 110 bytes; whatever is larger was not written by a queue worker and is not decoded.
 MAX_RECORD_BYTES: Final = 1024
 
 #: Prompt length at which `prefill_tokens_per_s` is given.
@@ -153,7 +153,7 @@ def encode_record(record: PressureRecord) -> bytes:
 def decode_record(raw: bytes | None) -> Decoded:
     r"""Believe of `raw` what can be believed.
 
-    A number that is negative, NaN, infinite, above 2**53, a bool or no number at all makes that one signal unknown. A
+    A number that is negative, NaN, infinite, above LARGEST, a bool or no number at all makes that one signal unknown. A
     record of another schema, without identity, larger than 1 024 bytes or not MessagePack is unknown as a whole.
 
     >>> decode_record(b"\x93").fault

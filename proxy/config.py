@@ -37,19 +37,21 @@ class ProxyConfig(CostSettings, frozen=True, kw_only=True):
     reuse_port: Annotated[
         bool, Meta(description="Share the port with other replicas on this machine (SO_REUSEPORT).")
     ] = False
-    debug_on_main_port: Annotated[bool, Meta(description="Serve /debug and /metrics on the API port too.")] = False
+    debug_on_main_port: Annotated[
+        bool, Meta(description="Serve /dashboard, /debug and /metrics on the API port too.")
+    ] = False
     name: Annotated[
         str,
-        Meta(
-            description="Name of this replica in logs and debug output; by default HOST:PORT, HOST that of the machine."
-        ),
+        Meta(description="Name of this replica in logs and debug output; by default HOST:PORT as listened on."),
     ] = ""
     strategy: Annotated[str, Meta(description="How an instance is chosen.")] = "predicted_ttft"
     weight: LeastLoadWeights = LeastLoadWeights()
     tokenizer: Annotated[
         tuple[str, ...], Meta(description="MODEL=FILE, repeatable: a tokenizer.json that counts prompts exactly.")
     ] = ()
-    read_budget_ms: Annotated[int, Meta(ge=1, le=10_000, description="Longest a selection waits for the bus, ms.")] = 25
+    read_budget_ms: Annotated[
+        int, Meta(ge=1, le=10_000, description="Longest wait for an answer of the bus; a choice asks twice, ms.")
+    ] = 25
     tries: Annotated[
         int,
         Meta(ge=1, le=64, description="Instances that may break on one request before its first event."),

@@ -205,9 +205,11 @@ class _Exchange:
             self.outcome = "answered"
             if isinstance(reply, web.Response) and isinstance(reply.body, bytes):
                 self._finish(_usage_of(answer, reply.body))
+        elif answer.status in self._refusals and verdict_on(answer.status) == REFUSED:
+            self.outcome = "declined"
         elif 400 <= answer.status < 500:
             self.outcome = "rejected"
-        elif answer.status >= 400 and (answer.status not in self._refusals or verdict_on(answer.status) == REFUSED):
+        elif answer.status >= 500 and answer.status not in self._refusals:
             self.outcome = "declined"
         return reply
 

@@ -2,8 +2,8 @@
 
 Stride scheduling (Waldspurger and Weihl, 1995). Every class has a pass; the waiting class with the lowest is served and
 its pass grows by its stride, which is the inverse of its weight. While all wait, of 13 turns `high` has 8, `normal` 4
-and `low` 1. A class that comes back after a pause starts at the
-pass of the class served last: what it did not use is gone.
+and `low` 1. A class that comes back after a pause starts at the pass of the class served last: what it did not use is
+gone.
 """
 
 from collections.abc import Iterable, Mapping

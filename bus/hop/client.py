@@ -67,7 +67,7 @@ class HopClient:
         `on_sent` is called with the answer to come when the request has been written: whoever aborts it with a fault
         ends the waiting with that fault. Raises CannotConnect, AnswerBroke, AnswerTooSlow. A
         connection that was reused and ends before a byte of the answer is replaced: the other side had closed it
-        while it was idle.
+        while it was idle; if none can be opened it has broken.
         """
         head = self._request_head(method, target, headers, len(body))
         connection = self._take_idle()

@@ -26,7 +26,9 @@ class UpConfig(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=1, le=65472, description="Port of replica 1's metrics and debug endpoints; the next is replica 2's."),
     ] = 9000
-    debug_on_main_port: Annotated[bool, Meta(description="Serve the debug endpoints on the API ports too.")] = True
+    debug_on_main_port: Annotated[
+        bool, Meta(description="Serve /dashboard, /debug and /metrics on the API ports too.")
+    ] = True
     redis: Annotated[
         str,
         Meta(
