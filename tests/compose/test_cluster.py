@@ -321,6 +321,14 @@ def test_prometheus_finds_every_replica_and_worker(ready, campaign):
     until(lambda: up() == {"proxy": str(REPLICAS), "worker": "3", "balancer": "1"}, "all are scraped", limit_s=LIMIT_S)
 
 
+def test_each_number_is_kept_under_the_engine_that_it_speaks_of(ready, campaign):
+    """Not under the replica or worker that was asked for it."""
+    query = urllib.parse.urlencode({"query": "count by (instance) (forebay_pressure)"})
+    _, body = fetch(f"http://127.0.0.1:{ready.prometheus_port}/api/v1/query?{query}")
+    rows = json.loads(body)["data"]["result"]
+    assert {row["metric"]["instance"] for row in rows} == {"engine-1", "engine-2", "engine-3"}
+
+
 @pytest.mark.parametrize("expression", expressions())
 def test_no_expression_of_the_dashboard_comes_back_empty(ready, campaign, expression):
     """Each panel shows something of a cluster that has worked and met faults."""
