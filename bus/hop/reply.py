@@ -19,6 +19,9 @@ HIGH_WATER_BYTES: Final = 64 * 1024
 #: What is written between two looks at how much waits: a look costs as much as a small write.
 UNCHECKED_BYTES: Final = 16 * 1024
 
+#: A reader that takes nothing for so long, s, has left: what it holds of an engine is for others.
+STALLED_S: Final = 300.0
+
 #: Paths whose streams say how they end.
 _COMPLETIONS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 
@@ -104,10 +107,27 @@ class StreamReply:
             self._draining = asyncio.create_task(self._drain(self._answer), name="drain a slow reader")
 
     async def _drain(self, answer: Answer) -> None:
-        """Let the answer flow again once the reader has caught up."""
+        """Let the answer flow again once the reader has caught up; one that takes nothing at all has left."""
         try:
-            await self._request.writer.drain()
+            while not await self._is_drained():
+                pass
         except ConnectionError:
             return  # the reader has left: the handler is being cancelled
         self._draining = None
         answer.resume()
+
+    async def _is_drained(self) -> bool:
+        """Wait until little is left to write; False if that takes longer and goes on. Raises ConnectionError."""
+        transport = self._request.transport
+        if transport is None:
+            raise ConnectionAbortedError("the reader has left")
+        before = transport.get_write_buffer_size()
+        try:
+            async with asyncio.timeout(STALLED_S):
+                await self._request.writer.drain()
+        except TimeoutError:
+            if transport.get_write_buffer_size() >= before:
+                transport.abort()
+                raise ConnectionAbortedError("the reader takes nothing") from None
+            return False
+        return True

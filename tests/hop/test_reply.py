@@ -175,6 +175,56 @@ async def test_a_slow_reader_makes_the_sender_wait_and_little_is_kept(serve, rel
     assert gateway.ends == ["complete"]
 
 
+async def test_a_reader_that_stays_and_takes_nothing_has_left(serve, relayed, reader, monkeypatch):
+    """It would hold its place at the engine for ever; the source sees the close."""
+    monkeypatch.setattr("bus.hop.reply.STALLED_S", 0.1)
+
+    async def script(peer: Peer) -> None:
+        await peer.asked()
+        peer.start_stream()
+        while True:
+            peer.chunk(b"x" * 100_000)
+            await peer.drain()
+
+    server = await serve(script)
+    gateway = await relayed(server)
+    client = reader(gateway.listener.port)
+    await client.ask()
+    await until(lambda: gateway.ends == ["cancelled"])
+    await until(lambda: server.open == 0)
+
+
+async def test_a_reader_that_takes_a_little_is_waited_for(monkeypatch):
+    """However slowly: each time some of it has gone the time begins anew."""
+    monkeypatch.setattr("bus.hop.reply.STALLED_S", 0.01)
+    left, drained = [90_000], asyncio.Event()
+
+    class Transport:
+        is_aborted = False
+
+        def get_write_buffer_size(self) -> int:
+            left[0] -= 10_000
+            return left[0]
+
+        def abort(self) -> None:
+            self.is_aborted = True
+
+    class Writer:
+        async def drain(self) -> None:
+            await drained.wait()
+
+    class Request:
+        version = (1, 1)
+        transport = Transport()
+        writer = Writer()
+
+    reply = StreamReply(Request(), web.StreamResponse())
+    assert [await reply._is_drained() for _ in range(3)] == [False] * 3
+    drained.set()
+    assert await reply._is_drained()
+    assert not Request.transport.is_aborted
+
+
 @pytest.mark.parametrize("is_slow", [False, True], ids=["idle", "paused"])
 async def test_a_reader_that_leaves_ends_the_stream_at_its_source(serve, relayed, reader, is_slow):
     """Between two events, or with the sender paused: the source sees the close and nothing is left behind."""
