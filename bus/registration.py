@@ -77,6 +77,10 @@ def decode_entry(raw: bytes) -> RegistrationEntry | None:
         return None
     epoch, expires_us, payload = found.groups()
     try:
-        return RegistrationEntry(int(epoch), int(expires_us), _decode(payload))
+        registration = _decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # DecodeError covers ValidationError
         return None
+    texts = (registration.worker_url, registration.engine_url, registration.kind, *registration.models)
+    if not all(map(str.isprintable, texts)):  # they stand in logs and on terminals
+        return None
+    return RegistrationEntry(int(epoch), int(expires_us), registration)

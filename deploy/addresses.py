@@ -39,7 +39,7 @@ def split(url: str) -> SplitResult:
         is_whole = parts.scheme in DEFAULT_PORTS and bool(parts.hostname) and parts.port != 0
     except ValueError as error:
         raise ValueError(ALLOWED) from error
-    if not is_whole or parts.query or parts.fragment or any(sign.isspace() for sign in url):
+    if not is_whole or parts.query or parts.fragment or "@" in parts.netloc or any(sign.isspace() for sign in url):
         raise ValueError(ALLOWED)
     return parts
 

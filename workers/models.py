@@ -37,7 +37,7 @@ _decode_models: Final = msgspec.json.Decoder(_Models).decode
 
 
 def read_models(body: bytes) -> ModelList:
-    """Read the answer of /v1/models. Raises ValueError.
+    """Read the answer of /v1/models; names that would spoil a log or a terminal are left out. Raises ValueError.
 
     >>> read_models(b'{"data":[{"id":"base","owned_by":"vllm"},{"id":"lora","parent":"base"}]}')
     ModelList(names=('base', 'lora'), owner='vllm')
@@ -46,7 +46,7 @@ def read_models(body: bytes) -> ModelList:
         models = _decode_models(body).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise ValueError(f"no list of models ({fault})") from fault
-    names = [name for model in models for name in (model.id, *_texts(model.aliases))]
+    names = [name for model in models for name in (model.id, *_texts(model.aliases)) if name.isprintable()]
     owner = models[0].owned_by if models else ""
     return ModelList(tuple(dict.fromkeys(names)), owner if isinstance(owner, str) else "")
 

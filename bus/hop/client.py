@@ -1,6 +1,8 @@
 """Connections to one origin, kept alive and reused; a client for each worker or engine: none can starve another."""
 
 import asyncio
+import os
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -146,7 +148,7 @@ class HopClient:
             async with asyncio.timeout(self._connect_timeout_s):
                 return await self._dial()
         except (OSError, TimeoutError) as fault:
-            raise CannotConnect(f"{self.origin}: {str(fault) or 'connection timed out'}") from fault
+            raise CannotConnect(f"no connection: {_why(fault)}") from fault
 
     async def _dial(self) -> Connection:
         """Connect to the first address that takes it; what was resolved is dialled, not the name once more."""
@@ -166,3 +168,18 @@ class HopClient:
             else:
                 return connection
         raise failed
+
+
+def _why(fault: Exception) -> str:
+    """What kept a connection from being made; clients may read it, so it names no address.
+
+    >>> _why(ConnectionRefusedError(111, "Connect call failed ('10.0.0.5', 8000)")), _why(TimeoutError())
+    ('Connection refused', 'it took too long')
+    """
+    if isinstance(fault, TimeoutError):
+        return "it took too long"
+    if isinstance(fault, ssl.SSLError):
+        return f"TLS: {fault.reason or type(fault).__name__}"
+    if isinstance(fault, OSError) and fault.errno is not None and fault.errno > 0:
+        return os.strerror(fault.errno)
+    return "the name has no address" if isinstance(fault, socket.gaierror) else "no address takes it"

@@ -99,7 +99,8 @@ class Listener:
     @classmethod
     def of_app(cls, app: web.Application, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> "Listener":
         """Serve an application with routes."""
-        return cls(web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S), host, port, tls=tls)
+        settings: dict[str, Any] = {"access_log": None, "keepalive_timeout": KEEPALIVE_S}
+        return cls(web.AppRunner(app, shutdown_timeout=SHUTDOWN_S, **settings), host, port, tls=tls)
 
     async def start(self) -> None:
         """Bind and listen. Raises PortBusy."""

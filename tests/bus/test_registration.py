@@ -10,7 +10,7 @@ from tests.bus.worker import registration
 @given(
     epoch=st.integers(0, 10**16 - 1),
     expires_us=st.integers(0, 10**16 - 1),
-    models=st.lists(st.text(max_size=20), max_size=4).map(tuple),
+    models=st.lists(st.text(max_size=20).filter(str.isprintable), max_size=4).map(tuple),
     slots=st.integers(1, 4096),
     state=st.sampled_from(["ready", "draining", "gone"]),
 )
@@ -71,6 +71,10 @@ def test_what_is_no_entry_is_none(raw):
         ("slots", -1),
         ("state", "asleep"),
         ("models", "all"),
+        ("models", ["m\n2026-01-01 ERROR forged"]),
+        ("models", ["\x1b[2J"]),
+        ("kind", "vllm\x1b]0;owned\x07"),
+        ("engine_url", "http://e\r\nx"),
         ("worker_url", None),
     ],
 )

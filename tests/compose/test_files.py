@@ -58,7 +58,19 @@ def test_only_the_balancer_and_the_monitoring_are_published_and_only_on_loopback
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
 
     assert set(published) == {"balancer", "prometheus", "grafana"}
-    assert all(port.startswith("${FOREBAY_BIND:-127.0.0.1}:") for ports in published.values() for port in ports)
+    assert [port.partition("}:")[0] for ports in published.values() for port in ports] == [
+        "${FOREBAY_BIND:-127.0.0.1",
+        "${MONITORING_BIND:-127.0.0.1",
+        "${MONITORING_BIND:-127.0.0.1",
+    ]
+
+
+def test_nobody_can_log_in_to_grafana_with_a_password_that_everybody_knows():
+    """It shows the dashboard to whoever reaches it, and has no administrator."""
+    environment = SERVICES["grafana"]["environment"]
+    assert environment["GF_AUTH_ANONYMOUS_ENABLED"] == "true"
+    assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert "GF_AUTH_ANONYMOUS_ORG_ROLE" not in environment, "Viewer"
 
 
 def test_each_engine_has_one_worker_that_others_find_by_name():

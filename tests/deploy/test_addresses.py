@@ -36,6 +36,7 @@ def test_an_engine_is_named_by_its_id_or_its_host_and_port(text, identity, url):
         "x" * 65 + "=http://h",
         "http://h/?q",
         "http://h h",
+        "http://user:pw@h",
     ],
 )
 def test_what_is_no_engine_is_refused(text):

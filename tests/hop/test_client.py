@@ -181,11 +181,12 @@ async def test_a_second_answer_in_the_same_read_is_not_part_of_the_first(serve, 
 
 
 async def test_nothing_listens(serve, client):
-    """Nothing was sent, so the error says that it could not connect."""
+    """Nothing was sent, so the error says that it could not connect; clients read it, and it names no address."""
     server = await serve(lambda peer: repeat(peer, hello))
     await server.close()
-    with pytest.raises(CannotConnect):
+    with pytest.raises(CannotConnect) as fault:
         await get(client(server.url))
+    assert str(fault.value) == "no connection: Connection refused"
 
 
 async def test_close_closes_what_is_idle(serve, client):

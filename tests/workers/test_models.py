@@ -47,6 +47,11 @@ def test_what_is_no_name_beside_a_model_is_left_out(extra):
     assert (listed.names, listed.owner) == (("m",), "")
 
 
+def test_names_that_would_forge_a_log_or_rule_a_terminal_are_left_out():
+    """Whoever runs the engine chooses them; they are printed."""
+    assert read_models(b'{"data":[{"id":"m"},{"id":"m\\nERROR x"},{"id":"\\u001b[2J"}]}').names == ("m",)
+
+
 def test_names_beyond_what_a_registration_holds_are_left_out():
     """A thousand adapters with long names: the instance stays in the view of its proxies."""
     names = tuple(f"adapter-{number}-" + "x" * 100 for number in range(1_000))
