@@ -21,15 +21,16 @@ from workers.gate import Gate
 
 log = logging.getLogger("forebay.worker")
 
-#: Failures without an answer between them that say so: one may be the fault of its request.
+#: Failures without an answer between them that say so: one may be the fault of its request. A stream that has begun and
+#: breaks is no request's fault, and counts as all of them.
 FAILURES: Final = 2
 
 #: Time from a failure to the first request of our own, s; each that fails doubles it.
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 10.0
 
-#: Longest time of a request of our own, s.
-WORK_S: Final = 30.0
+#: Longest time of a request of our own, s, where a client's may take longer: it is small and has a place of its own.
+WORK_S: Final = 10.0
 
 #: Tokens asked for: enough to see a stream that breaks after some.
 _TOKENS: Final = 8
@@ -49,6 +50,7 @@ class EngineHealth:
         name: str,
         headers: RawHeaders,
         slots: Gate,
+        limit_s: float,
         models: Callable[[], Sequence[str]],
         on_change: Callable[[], None],
         clock: Callable[[], float],
@@ -57,6 +59,7 @@ class EngineHealth:
         self._name = name
         self._headers = [*headers, (b"content-type", b"application/json")]
         self._slots = slots
+        self._limit_s = min(limit_s, WORK_S)
         self._models = models
         self._on_change = on_change
         self._clock = clock
@@ -71,13 +74,14 @@ class EngineHealth:
         """Whether others are to be preferred."""
         return self._failures >= FAILURES
 
-    def saw(self, outcome: str, *, sent_s: float) -> None:
+    def saw(self, outcome: str, *, sent_s: float, has_begun: bool = False) -> None:
         """A request has ended that was sent at `sent_s`: "answered" and "failed" say something of the engine.
 
-        An answer to one that was sent before the last failure says nothing of the time after it.
+        An answer to one that was sent before the last failure says nothing of the time after it. `has_begun`: it was a
+        stream, and had had its first event.
         """
         if outcome == "failed":
-            self._failed()
+            self._failed(FAILURES if has_begun else 1)
         elif outcome == "answered" and sent_s >= self._failed_at_s:
             self._works_again()
 
@@ -92,11 +96,12 @@ class EngineHealth:
                 if self._failures:
                     await self._ask()
 
-    def _failed(self) -> None:
+    def _failed(self, count: int) -> None:
+        was_failing = self.is_failing
         self._failed_at_s = self._clock()
-        self._failures += 1
+        self._failures += count
         self._has_failed.set()
-        if self._failures == FAILURES:
+        if self.is_failing and not was_failing:
             if count := self._said.due(self._failed_at_s):
                 message = (
                     "instance %s: its engine fails; others are preferred until it answers (%d since the last line)"
@@ -126,9 +131,9 @@ class EngineHealth:
         for model in self._models()[:1]:
             request["model"] = model
         try:
-            async with asyncio.timeout(WORK_S):
+            async with asyncio.timeout(self._limit_s):
                 answer = await self._engine.exchange(
-                    "POST", "/v1/completions", self._headers, msgspec.json.encode(request), head_timeout_s=WORK_S
+                    "POST", "/v1/completions", self._headers, msgspec.json.encode(request), head_timeout_s=self._limit_s
                 )
                 body = await answer.body(_PAGE_BYTES)
         except (HopFailed, TimeoutError):

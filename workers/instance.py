@@ -126,6 +126,7 @@ class Instance:
             name=instance.id,
             headers=engine_headers,
             slots=self.slot_gate,
+            limit_s=config.first_event_timeout_s,
             models=lambda: self.watch.models,
             on_change=self.publisher.changed,
             clock=clock,
@@ -185,7 +186,8 @@ class Instance:
         if usage is not None and usage.prompt_tokens and text is not None:
             self._token_rates.learn(text, usage.prompt_tokens)
         self.metrics.count(outcome)
-        self.health.saw(outcome, sent_s=request.dispatched_s)
+        has_begun = request.work.is_stream and request.decode is not None
+        self.health.saw(outcome, sent_s=request.dispatched_s, has_begun=has_begun)
         if self.traces is not None:
             self.traces.finish(request, outcome, usage.completion_tokens if usage else None)
         if not len(self.timeline):

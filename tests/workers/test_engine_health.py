@@ -77,6 +77,20 @@ async def test_one_failure_alone_may_be_its_requests_fault(site):
     assert not changes
 
 
+async def test_a_stream_that_breaks_after_it_began_is_no_requests_fault(site):
+    """One is enough: others may be answered meanwhile, and clients would find out one by one."""
+
+    async def respond(peer: Peer, asked: Asked) -> None:
+        peer.start_stream(EVENT)
+        await peer.drain()
+        peer.reset()
+
+    one = await site(respond)
+    caller = await one.ask()
+    assert b'"code":"engine_broke_off"' in (await caller.answer())[1]
+    await until(lambda: one.instance.health.is_failing)
+
+
 async def test_a_request_that_is_answered_lets_the_engine_back_too(site):
     """Whatever tells that it works."""
     answers = iter([fail, fail, lambda peer: stream(peer, WHOLE)])
