@@ -20,6 +20,18 @@ DEFAULT_NETWORKS: Final = (
     "fc00::/7",
 )
 
+#: Addresses at which clouds serve credentials though they look private: only an entry that is one of them admits it.
+_METADATA: Final = tuple(
+    map(
+        ipaddress.IPv6Network,
+        (
+            "fd00:ec2::254",  # AWS
+            "fd00:ec2::23",  # AWS, to pods
+            "fd20:ce::254",  # Google
+        ),
+    )
+)
+
 Verdict = Literal["allowed", "refused", "depends"]
 """`depends`: a host name, which is as good as the addresses it resolves to."""
 
@@ -67,7 +79,9 @@ class Networks:
         (True, False)
         """
         found = _address(address)
-        return found is not None and any(found in network for network in self._networks)
+        if found is None or any(found in one and one not in self._networks for one in _METADATA):
+            return False
+        return any(found in network for network in self._networks)
 
     def _add(self, entry: str) -> None:
         if "/" in entry or _address(entry) is not None:

@@ -28,6 +28,10 @@ def test_private_and_loopback_addresses_are_allowed_by_default(host):
         "2001:db8::1",
         "::ffff:8.8.8.8",
         "fe80::1",
+        "fd00:ec2::254",
+        "fd00:ec2::254%1",
+        "fd00:0ec2:0::0:23",
+        "fd20:ce::254",
         "0.0.0.0",
         "::",
         "224.0.0.1",
@@ -36,6 +40,19 @@ def test_private_and_loopback_addresses_are_allowed_by_default(host):
 def test_everything_else_is_not(host):
     """Public addresses, and those at which clouds serve their credentials."""
     assert Networks(DEFAULT_NETWORKS).judge(host) == "refused"
+
+
+def test_an_address_of_credentials_is_allowed_only_where_an_entry_is_that_address():
+    """A network around it does not mean it."""
+    for entries, verdict in {
+        ("fd00:ec2::/32", "::/0"): "refused",
+        ("fd00:ec2::254/127",): "refused",
+        ("fd20:ce::254",): "refused",
+        ("fd00:ec2::254",): "allowed",
+        ("fc00::/7", "fd00:ec2::254/128"): "allowed",
+    }.items():
+        assert Networks(entries).judge("fd00:ec2::254") == verdict, entries
+    assert Networks(["fc00::/7"]).judge("fd00:ec2::255") == "allowed"
 
 
 @pytest.mark.parametrize(
