@@ -1,6 +1,7 @@
 """The file of API keys as it stands on disk: read at start, read again when it changes.
 
-A file that has become unreadable keeps the keys that were read last: a slip of an editor must shut nobody out.
+A file that is gone or malformed keeps the keys that were read last: a slip of an editor must shut nobody out. One that
+can be read and has no key lets nobody in: so the last key is revoked.
 """
 
 import logging
@@ -13,7 +14,7 @@ log = logging.getLogger("forebay.proxy")
 
 
 class KeyFile:
-    """Keys of one file. Raises KeysUnusable if they cannot be read at the start."""
+    """Keys of one file. Raises KeysUnusable if they cannot be read at the start, or there is none."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -21,6 +22,8 @@ class KeyFile:
         self._is_broken = False
         self.keys: tuple[ApiKey, ...] = ()
         self._read()
+        if not self.keys:
+            raise KeysUnusable(f"API keys {path!r}: no key stands there: make one with `forebay key new NAME`")
 
     def refresh(self) -> None:
         """Read the file again if it is not the one read last; a broken one is told of once."""
@@ -34,7 +37,10 @@ class KeyFile:
             self._is_broken = True
         else:
             self._is_broken = False
-            log.info("API keys: %d read", len(self.keys))
+            if self.keys:
+                log.info("API keys: %d read", len(self.keys))
+            else:
+                log.warning("API keys: none stands in the file: nobody is let in")
 
     def _read(self) -> None:
         self._seen = self._stamp()

@@ -96,6 +96,16 @@ async def test_a_changed_file_is_in_force_without_a_restart(fleet, keys):
     assert await (await fleet.ask(**shows("b"))).head() == 200
 
 
+async def test_an_emptied_file_lets_nobody_in(fleet, keys):
+    """So the last key is revoked."""
+    await fleet.worker("a", plain)
+    await fleet.start(api_keys=keys(a=Limits()))
+    keys()
+    await until(lambda: not fleet.replica._door._file.keys)
+    assert await (await fleet.ask(**shows("a"))).head() == 401
+    assert await (await fleet.ask()).head() == 401
+
+
 async def test_a_client_above_its_requests_at_once_is_a_429_and_others_are_not(fleet, keys, caplog):
     """Whatever the way a request ends, its place is free then."""
     release = asyncio.Event()

@@ -29,8 +29,6 @@ def test_comments_and_empty_lines_are_no_keys():
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "no key"),
-        ("# nothing\n", "no key"),
         ("a", "line 1"),
         (f"a {HASH[:-1]}", "line 1"),
         (f"a {HASH.upper()}", "line 1"),
@@ -113,7 +111,20 @@ class TestFile:
         assert "secret-of-a-client" not in caplog.text
         assert [key.name for key in file.keys] == ["c"]
 
-    @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"rubbish"])
+    def test_a_file_without_a_key_revokes_them_all(self, tmp_path, caplog):
+        """It can be read, so it is meant; the log says what that does."""
+        path = tmp_path / "keys"
+        path.write_text(line_of("a", "1", Limits()))
+        file = KeyFile(str(path))
+        for text in ("", "# a has left\n"):
+            path.write_text(line_of("b", "2", Limits()))
+            file.refresh()
+            path.write_text(text)
+            file.refresh()
+            assert file.keys == ()
+        assert "nobody is let in" in caplog.text
+
+    @pytest.mark.parametrize("content", [None, b"", b"# no key\n", b"\xff\xfe", b"rubbish"])
     def test_a_replica_does_not_start_without_keys_that_it_was_told_of(self, tmp_path, content):
         """An open door by a slip of the pen is worse than none."""
         if content is not None:
