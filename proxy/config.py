@@ -103,6 +103,9 @@ class ProxyConfig(CostSettings, frozen=True, kw_only=True):
     forward_authorization: Annotated[
         bool, Meta(description="Send the clients' Authorization header on to workers.")
     ] = False
+    allow_engine_admin: Annotated[
+        bool, Meta(description="Let clients load and unload LoRA adapters of engines (/v1/load_lora_adapter).")
+    ] = False
     drain_s: Annotated[
         float, Meta(ge=0, le=86_400, description="How long running requests may take to finish after SIGTERM, s.")
     ] = 30.0

@@ -40,6 +40,9 @@ _OWNED: Final = re.compile(
     r"/v1/(responses|files|batches|uploads|vector_stores|conversations|threads|fine_tuning)(/|$)"
 )
 
+#: Paths under /v1/ by which an engine is administered, without their outer slashes: vLLM loads files that they name.
+_ENGINE_ADMIN: Final = frozenset({"v1/load_lora_adapter", "v1/unload_lora_adapter"})
+
 #: Characters of a path that are logged.
 LONGEST_SHOWN_PATH: Final = 200
 
@@ -176,6 +179,8 @@ class Surface:
             return error_response(501, "WebSocket is not relayed", code="not_implemented")
         if not path.startswith("/v1/"):
             return error_response(404, f"no such path: {_shown(path)}", code="not_found")
+        if not self._config.allow_engine_admin and "/".join(filter(None, path.split("/"))) in _ENGINE_ADMIN:
+            return error_response(403, "engines are not administered through this gateway", code="admin_path")
         if path == "/v1/models" and request.method == "GET":
             await self._refresh()
             return _json({"object": "list", "data": [_model(name) for name in self._selection.models()]})

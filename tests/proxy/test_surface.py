@@ -143,6 +143,37 @@ async def test_any_other_path_of_the_api_is_passed_through(fleet):
     assert [asked.target for asked in worker.asked] == ["/v1/new/thing?x=%20y", "/v1/rerank"]
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+        "/v1/load_lora_adapter/",
+        "/v1//load_lora_adapter?x=1",
+        "/v1/%6Coad_lora%5fadapter",
+        "/v1%2Fload_lora_adapter",
+        "/v1/load_lora_adapter%2f",
+        "/v1/load_lora_adapter#x",
+    ],
+)
+async def test_engines_are_administered_only_where_that_is_allowed(fleet, path):
+    """They would do it for the gateway's own key."""
+    worker = await fleet.worker("a", plain)
+    await fleet.start()
+    for method in ("POST", "GET"):
+        status, body = await (await fleet.ask(b'{"lora_name":"x"}', path=path, method=method)).answer()
+        assert (status, error(body)["code"]) == (403, "admin_path")
+    assert not worker.asked
+
+
+async def test_engines_may_be_administered_through_a_replica_that_is_told_so(fleet):
+    """As any other path of theirs."""
+    worker = await fleet.worker("a", plain)
+    await fleet.start(allow_engine_admin=True)
+    assert await (await fleet.ask(b'{"lora_name":"x"}', path="/v1/load_lora_adapter")).answer() == (200, ANSWER)
+    assert worker.asked[0].target == "/v1/load_lora_adapter"
+
+
 async def test_a_multipart_body_goes_to_its_model(fleet):
     """Byte for byte."""
     await fleet.worker("a", plain, models=("tiny",))
