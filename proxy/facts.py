@@ -41,6 +41,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     is_stream: bool = False
     wants_usage: bool = True
     """Whether the client has spoken of the usage event itself: then nothing is asked for in its name."""
+    tells_usage: bool = True
+    """Whether the answer is to tell its usage as it was asked for; not a stream whose client does not ask for it."""
 
 
 class _Body(msgspec.Struct):
@@ -71,7 +73,7 @@ MOST_SEQUENCES: Final = 1024
 
 
 def read_facts(path: str, body: bytes) -> Facts:
-    """Facts of a JSON body. Raises BadRequest if it is no JSON object or its model is no string.
+    """Facts of a JSON body. Raises BadRequest if it is no JSON object, or its model or `stream` of a wrong type.
 
     >>> read_facts("/v1/completions", b'{"model":"m","prompt":"abcd","max_tokens":5}').output_cap
     5
@@ -82,7 +84,11 @@ def read_facts(path: str, body: bytes) -> Facts:
         raise BadRequest(f"the body is not a JSON object: {fault}") from fault
     if decoded.model is not None and not (isinstance(decoded.model, str) and len(decoded.model) <= LONGEST_MODEL):
         raise BadRequest(f"model must be a string of at most {LONGEST_MODEL} characters", "model")
+    if decoded.stream is not None and not isinstance(decoded.stream, bool):
+        raise BadRequest("stream must be a boolean", "stream")  # some engines would take "true" for one
     is_stream = decoded.stream is True
+    has_usage_event = is_stream and path in USAGE_ON_REQUEST
+    options = decoded.stream_options
     prompt = b"".join((bytes(decoded.messages), bytes(decoded.prompt), bytes(decoded.input), bytes(decoded.documents)))
     text = count_text(prompt)
     return Facts(
@@ -93,7 +99,8 @@ def read_facts(path: str, body: bytes) -> Facts:
         sequences=_number(decoded.n, largest=MOST_SEQUENCES) * _prompts(bytes(decoded.prompt)),
         output_cap=0 if path in NO_DECODE else _cap(decoded),
         is_stream=is_stream,
-        wants_usage=not (is_stream and decoded.stream_options is None and path in USAGE_ON_REQUEST),
+        wants_usage=not (has_usage_event and options is None),
+        tells_usage=not has_usage_event or (isinstance(options, dict) and options.get("include_usage") is True),
     )
 
 

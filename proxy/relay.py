@@ -249,7 +249,7 @@ class Relay:
         attempt.has_event()
         self._saw_first_event(exchange, selected)
         reply = await StreamReply.start(exchange.request, answer.status, _reply_headers(exchange, selected, answer))
-        through = exchange.meter.through(reply.write) if exchange.meter else None
+        through = exchange.meter.through(reply.write, answer.content_type) if exchange.meter else None
         try:
             await reply.relay(answer, silence_s=self._config.silence_timeout_s, through=through)
             if exchange.meter and (rest := exchange.meter.rest()):

@@ -152,13 +152,12 @@ class Surface:
         if key.limits.tokens_per_minute and exchange.request.method == "POST":
             counted = facts.exact_tokens
             prompt_tokens = TokenRates().tokens(facts.text) if counted is None else counted
+        asking = asks_for_usage(facts, body) if key.limits.tokens_per_minute else None
         lease = await self._door.let_in(key, expected_tokens(facts, prompt_tokens), exchange.request)
-        meter = Meter(strips_usage=False)
+        meter = Meter(strips_usage=asking is not None)
+        if asking is not None:
+            body, facts = asking, msgspec.structs.replace(facts, wants_usage=True)
         if key.limits.tokens_per_minute:
-            asking = asks_for_usage(facts, body)
-            if asking is not None:
-                body, facts = asking, msgspec.structs.replace(facts, wants_usage=True)
-                meter = Meter(strips_usage=True)
             exchange.meter = meter
         spent: int | None = 0
         try:
@@ -220,7 +219,7 @@ class Surface:
 
 def _spent(meter: Meter, lease: Lease, prompt_tokens: int) -> int:
     """Tokens of a request: as the engine counted them, else what was expected and no less than what was seen."""
-    return meter.tokens if meter.tokens is not None else max(lease.tokens, prompt_tokens + meter.events)
+    return meter.tokens if meter.tokens is not None else max(lease.tokens, prompt_tokens + meter.seen_tokens)
 
 
 async def _facts(request: web.BaseRequest, path: str, body: bytes) -> Facts:

@@ -8,8 +8,9 @@ import pytest
 
 from bus.key_limits import Limits
 from proxy.keys import line_of
+from proxy.relay import HELD_ANSWER_BYTES
 from tests.hop.scripted import Asked, Peer, until
-from tests.proxy.conftest import BODY, CHAT
+from tests.proxy.conftest import BODY, CHAT, Fleet
 
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":30,"completion_tokens":10}}\n\n'
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
@@ -36,6 +37,14 @@ def keys(tmp_path):
 def shows(name: str) -> dict[str, str]:
     """Headers of a client with a key."""
     return {"authorization": f"Bearer secret-{name}"}
+
+
+async def spent(fleet: Fleet) -> float:
+    """Tokens that key a has spent, once its requests have ended."""
+    assert fleet.replica is not None
+    limiter = fleet.replica._door._limiter
+    await until(lambda: not limiter._settling and not limiter._leases)
+    return limiter._own._spent.get("a", (0.0,))[0]
 
 
 def code(body: bytes) -> str:
@@ -164,11 +173,57 @@ async def test_the_usage_of_a_stream_is_asked_for_and_kept_from_who_did_not(flee
     status, body = await (await fleet.ask(STREAM, **shows("a"))).answer()
     assert (status, body) == (200, EVENT + b"data: [DONE]\n\n")
     assert b'"include_usage":true' in worker.asked[0].body
-    limiter = fleet.replica._door._limiter
-    await until(lambda: not limiter._settling and not limiter._leases)
-    assert 39 <= limiter._own._spent["a"][0] <= 40
+    assert 39 <= await spent(fleet) <= 40
     asked = STREAM.replace(b"}", b',"stream_options":{"include_usage":true}}')
     assert await (await fleet.ask(asked, **shows("a"))).answer() == (200, EVENT + USAGE + b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b',"stream_options":{"include_usage":false}}',
+        b',"stream_options":{"include_usage":true},"stream_options":{"include_usage":false}}',
+        b',"stream_options":{}}',
+        b',"stream_options":null}',
+        b',"stream\\u005foptions":null}',
+        b',"stream_options":"none"} ',
+    ],
+)
+@pytest.mark.parametrize("before", [b"", b" \n"])
+async def test_nobody_talks_an_engine_out_of_the_usage_of_a_limited_key(fleet, keys, more, before):
+    """Whatever a body says of it, the engine reads that it is asked for, and the client does not see the answer."""
+
+    def stream(peer: Peer, asked: Asked) -> None:
+        wanted = (msgspec.json.decode(asked.body)["stream_options"] or {}).get("include_usage")
+        peer.start_stream(EVENT, *[USAGE] * (wanted is True), b"data: [DONE]\n\n", b"")
+
+    worker = await fleet.worker("a", stream)
+    await fleet.start(api_keys=keys(a=Limits(tokens_per_minute=1000)))
+    caller = await fleet.ask(before + STREAM.replace(b"}", more), **shows("a"))
+    assert await caller.answer() == (200, EVENT + b"data: [DONE]\n\n")
+    assert worker.asked[0].body.count(b"stream_options") == 1
+    assert 39 <= await spent(fleet) <= 40
+
+
+PIECE = b'{"choices":["%b"],"usage":{"prompt_tokens":30,"prompt_tokens_details":{},"completion_tokens":70},"id":1}'
+LARGE = HELD_ANSWER_BYTES + 100_000
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "tokens"),
+    [
+        (PIECE % (b"x" * LARGE), "application/json", 100),
+        (b'{"choices":["%b",{"usage" : {}}]}' % (rb"\"usage\":{}" * (LARGE // 12)), "application/json", LARGE // 4),
+        (b"RIFF" + b"\0" * LARGE, "audio/wav", 3),
+    ],
+    ids=["usage", "no usage", "sound"],
+)
+async def test_an_answer_too_large_to_be_held_costs_what_it_says_at_its_end(fleet, keys, answer, kind, tokens):
+    """Else what its text may have, if it is one."""
+    await fleet.worker("a", lambda peer, _: peer.answer(answer, kind=kind))
+    await fleet.start(api_keys=keys(a=Limits(tokens_per_minute=1000)))
+    assert await (await fleet.ask(**shows("a"))).answer() == (200, answer)
+    assert tokens * 0.95 - 12 <= await spent(fleet) <= tokens * 1.05 + 20
 
 
 @pytest.mark.parametrize("has_end", [True, False], ids=["no usage", "client leaves"])
@@ -194,9 +249,7 @@ async def test_what_nobody_counted_costs_what_was_seen(fleet, keys, has_end):
         while len(seen) < len(EVENT) * events:
             seen += await caller.piece()
         caller.leave()
-    limiter = fleet.replica._door._limiter
-    await until(lambda: not limiter._settling and not limiter._leases)
-    assert events - 5 <= limiter._own._spent["a"][0] <= events + 20
+    assert events - 5 <= await spent(fleet) <= events + 20
 
 
 async def test_while_the_bus_is_silent_a_replica_counts_alone(fleet, keys, caplog):

@@ -49,13 +49,41 @@ def test_what_a_choice_needs_is_found():
         ({"stream": True, "stream_options": {"include_usage": False}}, True),
         ({"stream": True, "stream_options": {}}, True),
         ({"stream": False}, True),
-        ({"stream": 1}, True),
     ],
 )
 def test_usage_is_asked_for_only_where_the_client_has_not_spoken_of_it(body, wants):
     """And only for streams of the paths that know the option."""
     assert read(body).wants_usage is wants
     assert read(body, "/v1/responses").wants_usage is True
+
+
+@pytest.mark.parametrize(
+    ("body", "tells"),
+    [
+        ({"stream": True, "stream_options": {"include_usage": True}}, True),
+        ({"stream": True, "stream_options": {"include_usage": False}}, False),
+        ({"stream": True, "stream_options": {"include_usage": 1}}, False),
+        ({"stream": True, "stream_options": {}}, False),
+        ({"stream": True, "stream_options": "x"}, False),
+        ({"stream": True, "stream_options": None}, False),
+        ({"stream": True}, False),
+        ({"stream": False}, True),
+        ({"stream": None}, True),
+        ({}, True),
+    ],
+)
+def test_a_stream_tells_its_usage_only_where_its_client_asks_for_it(body, tells):
+    """All else does without being asked."""
+    assert read(body).tells_usage is tells
+    assert read(body, "/v1/responses").tells_usage is True
+
+
+@pytest.mark.parametrize("stream", ["true", "false", "", 1, 0, 1.5, [True], {}])
+def test_a_stream_that_is_no_boolean_is_refused_by_name(stream):
+    """Engines do not agree on what it means."""
+    with pytest.raises(BadRequest, match="stream must be a boolean") as refused:
+        read({"stream": stream})
+    assert refused.value.param == "stream"
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "9", True, None, [1], 2**60])
@@ -89,8 +117,8 @@ def test_a_body_that_is_no_json_object_is_refused(body):
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, JSON)))
 def test_fields_of_any_type_are_read_or_left_out(body):
-    """Only a model of another type is refused."""
-    if not isinstance(body.get("model"), (str, type(None))):
+    """Only a model or a stream of another type is refused."""
+    if not (isinstance(body.get("model"), (str, type(None))) and isinstance(body.get("stream"), (bool, type(None)))):
         with pytest.raises(BadRequest):
             read(body)
         return

@@ -174,6 +174,15 @@ async def test_engines_may_be_administered_through_a_replica_that_is_told_so(fle
     assert worker.asked[0].target == "/v1/load_lora_adapter"
 
 
+async def test_a_stream_that_is_no_boolean_is_a_400(fleet):
+    """It names the field."""
+    worker = await fleet.worker("a", plain)
+    await fleet.start()
+    status, body = await (await fleet.ask(b'{"model":"tiny","stream":"true","messages":[]}')).answer()
+    assert (status, error(body)["type"], error(body)["param"]) == (400, "invalid_request_error", "stream")
+    assert not worker.asked
+
+
 async def test_a_multipart_body_goes_to_its_model(fleet):
     """Byte for byte."""
     await fleet.worker("a", plain, models=("tiny",))
