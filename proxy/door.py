@@ -3,9 +3,11 @@
 Without a file of keys the door is open. Refusals are logged at most once a minute, by kind, and counted.
 """
 
+import contextlib
 import logging
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 
 from aiohttp import web
 
@@ -32,6 +34,7 @@ class Door:
         """Clients turned away, by reason."""
         self._file = KeyFile(path) if path else None
         self._limiter = Limiter(client)
+        self._receiving: Counter[str] = Counter()
         self._said: defaultdict[str, Seldom] = defaultdict(Seldom)
 
     @property
@@ -52,6 +55,22 @@ class Door:
             self._refused("wrong_key", request)
             raise KeyRefused("the API key is not valid")
         return key
+
+    @contextlib.contextmanager
+    def receiving(self, key: ApiKey | None, request: web.BaseRequest) -> Iterator[None]:
+        """While a body comes in: of a key no more at once than it may have in flight. Raises RateLimited."""
+        if key is None or not key.limits.inflight:
+            yield
+            return
+        if self._receiving[key.name] >= key.limits.inflight:
+            self._refused("inflight", request, f"of key {key.name}")
+            raise RateLimited("inflight", key.limits.inflight, 1.0)
+        self._receiving[key.name] += 1
+        try:
+            yield
+        finally:
+            self._receiving[key.name] -= 1
+            self._receiving += Counter()  # what is at zero goes
 
     async def let_in(self, key: ApiKey, tokens: int, request: web.BaseRequest) -> Lease:
         """Count a request of a limited key that is expected to spend `tokens`. Raises RateLimited."""

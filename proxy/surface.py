@@ -88,9 +88,12 @@ class Surface:
             at=time.time(), request_id=request_id, method=request.method, path=_shown(path), outcome="cancelled"
         )
         started_s = time.monotonic()
-        span = self._tracer.request("request", request.raw_headers) if self._tracer else None
+        span: Span | None = None
         try:
-            response = await self._answer(Exchange(request, request_id, line, drop=self._drop, span=span), path)
+            key = self._door.key_of(request)
+            line.key = key.name if key else None
+            span = self._tracer.request("request", request.raw_headers) if self._tracer else None  # of who is let in
+            response = await self._answer(Exchange(request, request_id, line, drop=self._drop, span=span), path, key)
         except (asyncio.CancelledError, ClientLeft):
             line.outcome, line.status = "cancelled", 499
             self._end(line, started_s, span)
@@ -117,10 +120,8 @@ class Surface:
         self._metrics.count(line.status, is_work=line.method == "POST")
         self._access_log.write(line)
 
-    async def _answer(self, exchange: Exchange, path: str) -> web.StreamResponse:
+    async def _answer(self, exchange: Exchange, path: str, key: ApiKey | None) -> web.StreamResponse:
         request, line = exchange.request, exchange.line
-        key = self._door.key_of(request)
-        line.key = key.name if key else None
         _check_target(request, path)
         response = await self._answer_alone(request, path)
         if response is not None:
@@ -128,9 +129,10 @@ class Surface:
             return response
         if request.headers.get("expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body = await read_body(
-            request, limit_bytes=self._config.body_limit_mb * 1024 * 1024, timeout_s=self._config.body_timeout_s
-        )
+        with self._door.receiving(key, request):
+            body = await read_body(
+                request, limit_bytes=self._config.body_limit_mb * 1024 * 1024, timeout_s=self._config.body_timeout_s
+            )
         facts = await _facts(request, path, body)
         if facts.exact_tokens is None:
             exact_tokens = await self._tokenizers.count(facts.model, body)

@@ -9,7 +9,7 @@ import pytest
 from bus.key_limits import Limits
 from proxy.keys import line_of
 from proxy.relay import HELD_ANSWER_BYTES
-from tests.hop.scripted import Asked, Peer, until
+from tests.hop.scripted import Asked, Peer, head_of, until
 from tests.proxy.conftest import BODY, CHAT, Fleet
 
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":30,"completion_tokens":10}}\n\n'
@@ -142,6 +142,25 @@ async def test_a_client_above_its_requests_at_once_is_a_429_and_others_are_not(f
     await until(lambda: len(fleet.workers["a"].asked) == 4)
     release.set()
     assert [await caller.head() for caller in (second, other, third)] == [200, 200, 200]
+
+
+async def test_bodies_that_are_still_to_come_count_as_requests_at_once(fleet, keys):
+    """Half a body holds memory as a whole one does; when it has come, or its client has gone, the place is free."""
+    await fleet.worker("a", plain)
+    await fleet.start(api_keys=keys(a=Limits(inflight=2)))
+    half = [await fleet.callers.dial(fleet.url) for _ in range(2)]
+    for caller in half:
+        caller.say(head_of("POST", CHAT, len(BODY), shows("a")) + BODY[:10])
+    await until(lambda: fleet.replica._door._receiving == {"a": 2})
+    third = await fleet.ask(**shows("a"))
+    status, body = await third.answer()
+    assert (status, code(body), third.headers["retry-after"]) == (429, "rate_limit_exceeded", "1")
+    half[0].leave()
+    await until(lambda: fleet.replica._door._receiving == {"a": 1})
+    assert await (await fleet.ask(**shows("a"))).head() == 200
+    half[1].say(BODY[10:])
+    assert await half[1].head() == 200
+    assert not fleet.replica._door._receiving
 
 
 async def test_tokens_a_minute_are_those_that_the_engine_counted(fleet, keys):

@@ -4,6 +4,8 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from bus.hop.tracing import Tracer
+from bus.key_limits import Limits
+from proxy.keys import line_of
 from tests.hop.scripted import Asked, Peer, until
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -85,6 +87,16 @@ async def test_a_request_for_a_model_that_nobody_serves_is_rejected_in_its_span_
     (request,) = by_name(spans, "request")
     assert request.attributes["forebay.status"] == 404
     assert all("secret" not in span.to_json() for span in spans.get_finished_spans())
+
+
+async def test_who_is_not_let_in_has_no_span(fleet, spans, tmp_path):
+    """A stranger's `traceparent` may say that all of it is to be kept."""
+    (tmp_path / "keys").write_text(line_of("a", "secret-a", Limits()))
+    await fleet.worker("a", lambda peer, _: peer.answer(ANSWER))
+    await fleet.start(api_keys=str(tmp_path / "keys"))
+    assert (await (await fleet.ask(traceparent=PARENT)).answer())[0] == 401
+    assert (await (await fleet.ask(authorization="Bearer secret-a")).answer())[0] == 200
+    await until(lambda: len(by_name(spans, "request")) == 1)
 
 
 async def test_without_tracing_the_headers_of_a_trace_pass_as_they_are(fleet):
