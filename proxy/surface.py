@@ -133,7 +133,7 @@ class Surface:
             body = await read_body(
                 request, limit_bytes=self._config.body_limit_mb * 1024 * 1024, timeout_s=self._config.body_timeout_s
             )
-        facts = await _facts(request, path, body)
+        facts = _facts(request, path, body)
         if facts.exact_tokens is None:
             exact_tokens = await self._tokenizers.count(facts.model, body)
             if exact_tokens is not None:
@@ -224,13 +224,13 @@ def _spent(meter: Meter, lease: Lease, prompt_tokens: int) -> int:
     return meter.tokens if meter.tokens is not None else max(lease.tokens, prompt_tokens + meter.seen_tokens)
 
 
-async def _facts(request: web.BaseRequest, path: str, body: bytes) -> Facts:
+def _facts(request: web.BaseRequest, path: str, body: bytes) -> Facts:
     """What the body says; a request without one asks for nothing in particular. Raises BadRequest."""
     if request.method != "POST":
         return Facts()
     if request.content_type.startswith("multipart/"):
         try:
-            model = await model_of_multipart(request.headers["content-type"], body)
+            model = model_of_multipart(request.headers["content-type"], body)
         except ValueError as fault:
             raise BadRequest(f"the body is not multipart: {fault}") from fault
         return Facts(model=model, is_text_only=False)

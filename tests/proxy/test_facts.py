@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.facts import BadRequest, read_facts
-from proxy.multipart import model_of_multipart
 
 CHAT = "/v1/chat/completions"
 
@@ -134,56 +133,3 @@ def test_arbitrary_bytes_raise_nothing_but_bad_request(raw, field):
     for body in (raw, b'{"%b":%b}' % (field.encode(), raw), b'{"%b":["%b"]}' % (field.encode(), raw)):
         with contextlib.suppress(BadRequest):
             read_facts(CHAT, body)
-
-
-# -- multipart
-
-
-def form(*parts: tuple[str, bytes], boundary: bytes = b"xyz") -> bytes:
-    """A multipart body; a name may carry a file name."""
-    lines = []
-    for name, value in parts:
-        lines += [b"--" + boundary, b'Content-Disposition: form-data; name="%b"' % name.encode(), b"", value]
-    return b"\r\n".join([*lines, b"--" + boundary + b"--", b""])
-
-
-KIND = "multipart/form-data; boundary=xyz"
-
-
-async def test_the_model_of_a_multipart_body_is_found_wherever_it_stands():
-    """Before or after a large file."""
-    file = ('file"; filename="a.wav', b"\x00\xff\r\n" * 200_000)
-    for parts in ([("model", b"whisper"), file], [file, ("language", b"en"), ("model", b"whisper")]):
-        assert await model_of_multipart(KIND, form(*parts)) == "whisper"
-
-
-async def test_a_multipart_body_without_a_model_has_none():
-    """An empty one is none, too."""
-    assert await model_of_multipart(KIND, form(("file", b"x"))) is None
-    assert await model_of_multipart(KIND, form(("model", b""))) is None
-
-
-BAD_FORMS = [
-    (KIND, b""),
-    (KIND, b"rubbish"),
-    (KIND, b"--xyz\r\n"),
-    (KIND, b"--xyz\r\nno colon\r\n\r\nx\r\n--xyz--\r\n"),
-    (KIND, form(("model", b"m"))[:-20]),
-    (KIND, b"--xyz\r\n" + b"x: " + b"y" * 100_000),
-    (KIND, form(("model", b"m")).replace(b"form-data;", b"form-data; \x00;")),
-    ("multipart/form-data", form(("model", b"m"))),
-    ("multipart/form-data; boundary=" + "b" * 100, form(("model", b"m"))),
-    ("multipart/mixed; boundary=xyz", b"--xyz\r\nContent-Type: multipart/mixed\r\n\r\nx\r\n--xyz--\r\n"),
-    (KIND, b"--xyz\r\nContent-Length: abc\r\nContent-Disposition: form-data; name=model\r\n\r\nm\r\n--xyz--\r\n"),
-    (KIND, b"--xyz\r\nContent-Length: 5\r\nContent-Disposition: form-data; name=model\r\n\r\nm\r\n--xyz--\r\n"),
-]
-
-
-@pytest.mark.parametrize(("kind", "body"), BAD_FORMS)
-async def test_a_malformed_multipart_body_raises_nothing_but_value_error(kind, body):
-    """Which becomes a 400; or there is no model in it."""
-    try:
-        model = await model_of_multipart(kind, body)
-    except ValueError:
-        return
-    assert model is None or isinstance(model, str)

@@ -1,7 +1,5 @@
 """Engine adapters: what engines were recorded to say (tests/data/engines), and what no page may do to us."""
 
-import gc
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.record import LARGEST
+from tests.costs import Calls
 from workers.engines import ADAPTERS, EngineLoad, recognise
 
 PAGES = Path(__file__).parent.parent / "data" / "engines"
@@ -180,30 +179,6 @@ def test_a_page_is_that_of_the_engine_that_speaks_in_it_whoever_owns_the_models(
     for page in ALL_PAGES:
         assert recognise(page, "vllm").kind == recognise(page).kind
     assert [recognise(page).kind for page in ALL_PAGES] == ["vllm", "llamacpp", "sglang", "tgi"]
-
-
-class Calls:
-    """Counts the calls of Python and C functions that something makes."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, _frame, event, _argument) -> None:
-        """Take one event of the profiler."""
-        self.count += event in {"call", "c_call"}
-
-    @classmethod
-    def of(cls, what, *arguments) -> int:
-        """The calls of one call."""
-        calls = cls()
-        gc.disable()  # what is called when rubbish is collected is no call of its own
-        sys.setprofile(calls)
-        try:
-            what(*arguments)
-        finally:
-            sys.setprofile(None)
-            gc.enable()
-        return calls.count
 
 
 def test_a_page_of_five_thousand_lines_costs_no_more_calls_than_a_short_one():
