@@ -5,6 +5,7 @@ two of Chinese. So bytes are counted in three classes, each with a rate of its o
 """
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -19,6 +20,12 @@ _ESCAPED_BYTES: Final = 3
 
 #: A JSON string at least this long, all ASCII and without a space or an escape, is encoded media and no text.
 _MEDIA_BYTES: Final = 1024
+
+_CHUNK_BYTES: Final = 64 * 1024
+
+#: What lists of token ids have beside their brackets.
+_BLANKS: Final = b" \t\r\n"
+_FLAT: Final = b"-0123456789," + _BLANKS
 
 
 class TextBytes(msgspec.Struct, frozen=True):
@@ -59,14 +66,15 @@ def count_text(raw: bytes) -> TextBytes:
     >>> count_text(b'"Hello, \xe4\xb8\x96"'), count_text(rb'"\u4e16"')
     (TextBytes(letters=6, symbols=3, wide=3), TextBytes(letters=0, symbols=2, wide=3))
     """
-    if len(raw) >= _MEDIA_BYTES:
-        raw = _without_media(raw)
-    escapes = 0
-    if b"\\u" in raw:
-        raw, escapes = _ESCAPE.subn(b"", raw)
-    wide = len(raw.translate(None, _ASCII))
-    letters = len(raw) - len(raw.translate(None, _LETTERS))
-    return TextBytes(letters, len(raw) - letters - wide, wide + escapes * _ESCAPED_BYTES)
+    letters = symbols = wide = 0
+    for chunk in _chunks(_without_media(raw)):
+        plain, escapes = _ESCAPE.subn(b"", chunk) if b"\\u" in chunk else (chunk, 0)
+        beyond = len(plain.translate(None, _ASCII))
+        words = len(plain) - len(plain.translate(None, _LETTERS))
+        letters += words
+        symbols += len(plain) - words - beyond
+        wide += beyond + escapes * _ESCAPED_BYTES
+    return TextBytes(letters, symbols, wide)
 
 
 def count_token_ids(raw: bytes) -> int | None:
@@ -77,23 +85,49 @@ def count_token_ids(raw: bytes) -> int | None:
     """
     if raw[:1] != b"[" or b'"' in raw:
         return None
+    nesting = raw.translate(None, _FLAT)
+    lists = nesting.count(b"[")
+    if len(nesting) != 2 * lists or nesting.count(b"[]") < lists - 1:  # there is something else, or a list too deep
+        return None
     try:
-        ids = _decode_ids(raw)
+        _check(raw)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return sum(1 if isinstance(item, int) else len(item) for item in ids)
+    return raw.count(b",") + 1 - raw.translate(None, _BLANKS).count(b"[]")
 
 
-_decode_ids = msgspec.json.Decoder(list[int | list[int]]).decode
+#: Reads past a JSON value and builds nothing of it.
+_check = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def _without_media(raw: bytes) -> bytes:
-    """The same JSON without the strings that are base64 media."""
-    strings = raw.split(b'"')
-    if max(map(len, strings)) < _MEDIA_BYTES:
-        return raw
-    return b'"'.join(b"" if _is_media(string) else string for string in strings)
+    """The same JSON without the strings that are base64 media.
+
+    A long string covers the byte that is as far behind the last quote as it is long: nothing else is looked at.
+    """
+    kept, done, at = [], 0, _MEDIA_BYTES - 1
+    while at < len(raw):
+        start = raw.rfind(b'"', max(at - _MEDIA_BYTES, 0), at) + 1
+        end = raw.find(b'"', at)
+        end = len(raw) if end < 0 else end
+        if _is_media(raw[start:end]):
+            kept.append(memoryview(raw)[done:start])
+            done = end
+        at = end + _MEDIA_BYTES
+    return b"".join([*kept, memoryview(raw)[done:]]) if kept else raw
 
 
 def _is_media(string: bytes) -> bool:
     return len(string) >= _MEDIA_BYTES and string.isascii() and b" " not in string and b"\\" not in string
+
+
+def _chunks(raw: bytes) -> Iterator[bytes]:
+    """Pieces that are counted one by one, so that a count needs little memory; no escape is cut."""
+    start = 0
+    while start < len(raw):
+        end = start + _CHUNK_BYTES
+        if end < len(raw):
+            escape = raw.rfind(b"\\", end - 5, end)
+            end = end if escape < 0 else escape
+        yield raw[start:end]
+        start = end

@@ -3,7 +3,8 @@
 The body is decoded once and only as deep as that; what it means beyond is the engine's business, errors included.
 """
 
-from typing import Any, Final
+import re
+from typing import Final
 
 import msgspec
 
@@ -46,13 +47,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Body(msgspec.Struct):
-    model: Any = None
-    stream: Any = None
-    stream_options: Any = None
-    max_tokens: Any = None
-    max_completion_tokens: Any = None
-    max_output_tokens: Any = None
-    n: Any = None
+    model: msgspec.Raw = msgspec.Raw(b"null")
+    stream: msgspec.Raw = msgspec.Raw(b"null")
+    stream_options: msgspec.Raw = msgspec.Raw(b"null")
+    max_tokens: msgspec.Raw = msgspec.Raw(b"null")
+    max_completion_tokens: msgspec.Raw = msgspec.Raw(b"null")
+    max_output_tokens: msgspec.Raw = msgspec.Raw(b"null")
+    n: msgspec.Raw = msgspec.Raw(b"null")
     messages: msgspec.Raw = msgspec.Raw(b"")
     prompt: msgspec.Raw = msgspec.Raw(b"")
     input: msgspec.Raw = msgspec.Raw(b"")
@@ -60,13 +61,18 @@ class _Body(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Body).decode
-_decode_prompts = msgspec.json.Decoder(list[Any]).decode
+
+#: How a list of prompts begins, up to the first byte of its first item.
+_FIRST_ITEM: Final = re.compile(rb"\[\s*(.)", re.DOTALL)
 
 #: Parts of a message that are no text; their tokens depend on the engine.
 _MEDIA: Final = (b'"image_url"', b'"input_audio"', b'"input_image"', b'"video_url"', b'"file"')
 
 #: Characters of a model's name: vLLM names are paths, of files at most.
 LONGEST_MODEL: Final = 1024
+
+#: Bytes of the longest such name as JSON, each character escaped as two halves: no other value is longer.
+_LONGEST_VALUE: Final = 12 * LONGEST_MODEL + 2
 
 #: More answers than this to one prompt are not believed.
 MOST_SEQUENCES: Final = 1024
@@ -80,28 +86,36 @@ def read_facts(path: str, body: bytes) -> Facts:
     """
     try:
         decoded = _decode(body)
+        model, stream, options, number = map(_value, (decoded.model, decoded.stream, decoded.stream_options, decoded.n))
+        output_cap = 0 if path in NO_DECODE else _cap(decoded)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise BadRequest(f"the body is not a JSON object: {fault}") from fault
-    if decoded.model is not None and not (isinstance(decoded.model, str) and len(decoded.model) <= LONGEST_MODEL):
+    if model is not None and not (isinstance(model, str) and len(model) <= LONGEST_MODEL):
         raise BadRequest(f"model must be a string of at most {LONGEST_MODEL} characters", "model")
-    if decoded.stream is not None and not isinstance(decoded.stream, bool):
+    if stream is not None and not isinstance(stream, bool):
         raise BadRequest("stream must be a boolean", "stream")  # some engines would take "true" for one
-    is_stream = decoded.stream is True
+    is_stream = stream is True
     has_usage_event = is_stream and path in USAGE_ON_REQUEST
-    options = decoded.stream_options
-    prompt = b"".join((bytes(decoded.messages), bytes(decoded.prompt), bytes(decoded.input), bytes(decoded.documents)))
+    sequences = _number(number, largest=MOST_SEQUENCES) * _prompts(bytes(decoded.prompt))
+    prompt = b"".join((decoded.messages, decoded.prompt, decoded.input, decoded.documents))
     text = count_text(prompt)
     return Facts(
-        model=decoded.model,
+        model=model,
         text=text,
         exact_tokens=count_token_ids(prompt),
         is_text_only=2 * len(text) > len(prompt) and not any(kind in prompt for kind in _MEDIA),
-        sequences=_number(decoded.n, largest=MOST_SEQUENCES) * _prompts(bytes(decoded.prompt)),
-        output_cap=0 if path in NO_DECODE else _cap(decoded),
+        sequences=sequences,
+        output_cap=output_cap,
         is_stream=is_stream,
         wants_usage=not (has_usage_event and options is None),
         tells_usage=not has_usage_event or (isinstance(options, dict) and options.get("include_usage") is True),
     )
+
+
+def _value(raw: msgspec.Raw) -> object:
+    """A field's value; one that is too long to mean anything stays as it is, and is of no type that is asked for."""
+    text = bytes(raw)
+    return msgspec.json.decode(text) if len(text) <= _LONGEST_VALUE else text
 
 
 def _number(value: object, *, largest: int) -> int:
@@ -110,16 +124,21 @@ def _number(value: object, *, largest: int) -> int:
 
 
 def _prompts(prompt: bytes) -> int:
-    """How many prompts a `prompt` has: a list of strings or of lists of token ids has several."""
-    if prompt[:1] != b"[":
-        return 1
-    try:
-        return max(1, sum(isinstance(item, (str, list)) for item in _decode_prompts(prompt)))
-    except (msgspec.DecodeError, RecursionError):
-        return 1
+    """How many prompts a `prompt` has: a list of strings or of lists of token ids has several.
+
+    What its first item is, all are taken for: a list of both is the engine's to refuse.
+
+    >>> _prompts(b'["a", "b"]'), _prompts(b"[[1, 2], [3]]"), _prompts(b"[1, 2, 3]"), _prompts(b'"a"')
+    (2, 2, 1, 1)
+    """
+    first = _FIRST_ITEM.match(prompt)
+    if first is not None and first[1] == b'"':
+        prompt = prompt.replace(rb"\\", b"")  # an escaped backslash escapes no quote
+        return (prompt.count(b'"') - prompt.count(rb"\"")) // 2
+    return prompt.count(b"[") - 1 if first is not None and first[1] == b"[" else 1
 
 
 def _cap(body: _Body) -> int | None:
     """Smallest limit on the answer's tokens that the request sets; nonsense is the engine's to refuse."""
-    limits = (body.max_tokens, body.max_completion_tokens, body.max_output_tokens)
+    limits = map(_value, (body.max_tokens, body.max_completion_tokens, body.max_output_tokens))
     return min((limit for limit in limits if type(limit) is int and 0 < limit <= LARGEST), default=None)

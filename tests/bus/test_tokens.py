@@ -2,12 +2,14 @@
 
 import base64
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.tokens import TextBytes, TokenRates, count_text, count_token_ids
+from bus.tokens import TextBytes, TokenRates, _without_media, count_text, count_token_ids
+from tests.costs import Calls, peak_bytes
 
 
 @given(st.text())
@@ -45,6 +47,44 @@ def test_a_long_text_without_spaces_is_text_where_it_is_not_ascii():
     assert count_text(json.dumps("水" * 2000, ensure_ascii=False).encode()).wide == 6000
 
 
+LONG = st.builds(
+    bytes.__mul__,
+    st.sampled_from([b"x", b"x ", b"\\n", b"\xc3\xa4", b"1,", b'"']),
+    st.sampled_from([1, 511, 512, 1023, 1024]),
+)
+
+
+@given(st.lists(LONG | st.sampled_from([b'"', b'","', b"x"]), max_size=12).map(b"".join))
+def test_media_are_found_wherever_they_stand(raw):
+    """As if every string were looked at: long ones without a space, an escape or a letter beyond ASCII are gone."""
+    kept = (b"" if re.fullmatch(rb"[^ \\\x80-\xff]{1024,}", string) else string for string in raw.split(b'"'))
+    assert _without_media(raw) == b'"'.join(kept)
+
+
+@pytest.mark.parametrize("shift", range(8))
+def test_an_escape_counts_once_wherever_a_text_is_cut(shift):
+    """Long texts are counted in pieces."""
+    text = b" " * shift + rb"\u4e16" * 50_000
+    assert count_text(text) == TextBytes(letters=shift, wide=150_000)
+
+
+@pytest.mark.parametrize("piece", [b'"",', b"[],", b"1,", b"[1],", b"\\u4e16", b"x", b"x ", b'"' + b"x" * 1024 + b'",'])
+def test_a_count_holds_no_more_memory_than_its_body(piece):
+    """And makes a few calls for each KiB, whatever the body is made of."""
+    raw = b"[" + piece * (1_000_000 // len(piece)) + b'"' + b"x" * 2000 + b'"]'
+    ids = raw[: raw.index(b'"')] + b"1]" if b'"' not in piece else raw
+    assert peak_bytes(count_text, raw) < 2.1 * len(raw)
+    assert peak_bytes(count_token_ids, ids) < 2.1 * len(ids)
+    assert Calls.of(count_text, raw) + Calls.of(count_token_ids, ids) < 20_000
+
+
+@given(st.lists(st.integers() | st.lists(st.integers(), max_size=3), max_size=5), st.sampled_from([None, 1]))
+def test_token_ids_are_counted_however_they_are_written(ids, indent):
+    """In one line or in many, in empty lists and full ones."""
+    tokens = sum(len(item) if isinstance(item, list) else 1 for item in ids)
+    assert count_token_ids(json.dumps(ids, indent=indent).encode()) == tokens
+
+
 @pytest.mark.parametrize(
     ("raw", "tokens"),
     [
@@ -57,6 +97,12 @@ def test_a_long_text_without_spaces_is_text_where_it_is_not_ascii():
         (b"[1,", None),
         (b"[1.5]", None),
         (b"[[[1]]]", None),
+        (b"[[1,[2]]]", None),
+        (b"[{}]", None),
+        (b"[1][2]", None),
+        (b"[1 2]", None),
+        (b"[1,]", None),
+        (b"[[],[],[ ]]", 0),
     ],
 )
 def test_prompts_of_token_ids_count_exactly(raw, tokens):

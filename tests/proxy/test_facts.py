@@ -1,13 +1,15 @@
 """What a proxy reads of a body: tolerant of everything but a body it cannot route."""
 
 import contextlib
+import json
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.facts import BadRequest, read_facts
+from proxy.facts import LONGEST_MODEL, BadRequest, read_facts
+from tests.costs import Calls, peak_bytes
 
 CHAT = "/v1/chat/completions"
 
@@ -133,3 +135,32 @@ def test_arbitrary_bytes_raise_nothing_but_bad_request(raw, field):
     for body in (raw, b'{"%b":%b}' % (field.encode(), raw), b'{"%b":["%b"]}' % (field.encode(), raw)):
         with contextlib.suppress(BadRequest):
             read_facts(CHAT, body)
+
+
+@given(st.lists(st.text()) | st.lists(st.integers()) | st.lists(st.lists(st.integers())), st.sampled_from([None, 1]))
+def test_each_prompt_of_a_list_has_an_answer(prompts, indent):
+    """Whatever quotes and brackets stand in it; token ids alone are one prompt."""
+    several = [item for item in prompts if not isinstance(item, int)]
+    facts = read_facts("/v1/completions", json.dumps({"n": 2, "prompt": prompts}, indent=indent).encode())
+    assert facts.sequences == 2 * max(1, len(several))
+
+
+def test_the_longest_model_may_be_written_in_escapes():
+    """Two halves for each character; one character more is too many."""
+    assert read_facts(CHAT, json.dumps({"model": "😀" * LONGEST_MODEL}).encode()).model == "😀" * LONGEST_MODEL
+    with pytest.raises(BadRequest, match="at most"):
+        read({"model": "m" * (LONGEST_MODEL + 1)})
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("piece", [b"[],", b"[1],", b"{},", b'"",', b'"[",', b"151643,", b'"\\\\",'])
+def test_a_body_is_read_in_no_more_than_three_times_its_memory(field, piece):
+    """And with a few calls for each KiB, however many items it has."""
+    body = b'{"%b":[%b0]}' % (field.encode(), piece * (500_000 // len(piece)))
+
+    def facts() -> None:
+        with contextlib.suppress(BadRequest):
+            read_facts("/v1/completions", body)
+
+    assert peak_bytes(facts) < 3 * len(body)
+    assert Calls.of(facts) < len(body) / 100
