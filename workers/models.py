@@ -6,6 +6,7 @@ beside the engine's own names, so that proxies find it without being told, and p
 
 import re
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -107,7 +108,7 @@ class Aliases:
         if boundary is None:
             return body
         delimiter = b"\r\n--" + (boundary[1] or boundary[2]).encode("latin-1")
-        parts = (b"\r\n" + body).split(delimiter)
+        parts = (b"\r\n" + body).split(delimiter, _MOST_PARTS)
         return delimiter.join(map(self._resolve_part, parts))[2:]
 
     def _resolve_part(self, part: bytes) -> bytes:
@@ -121,27 +122,48 @@ class Aliases:
 _BOUNDARY: Final = re.compile(r';\s*boundary=(?:"([^"]+)"|([^\s;]+))', re.IGNORECASE)
 _IS_MODEL: Final = re.compile(rb'\ncontent-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r|$)', re.IGNORECASE)
 
-#: What structure is made of in JSON: strings and brackets. Between them are only numbers, words, commas and colons.
-_TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
-_COLON: Final = re.compile(rb"\s*:\s*")
+#: A proxy refuses a form of more parts.
+_MOST_PARTS: Final = 64
+
+#: A key `model`, however it is written, and its value if that is a string that may be a name.
+_KEY: Final = re.compile(
+    rb'"(?<=[{,\s]")(?:m|\\u006[dD])(?:o|\\u006[fF])(?:d|\\u0064)(?:e|\\u0065)(?:l|\\u006[cC])"\s*+:\s*+'
+    rb'("(?:[^"\\]|\\.){0,12288}+")',
+    re.DOTALL,
+)
+_PLAIN_KEY: Final = re.compile(rb'"model"(?<=[{,\s]"model")\s*+:\s*+("(?:[^"\\]|\\.){0,12288}+")', re.DOTALL)
+
+#: No request has more such keys, at whatever depth: those beyond are not looked at.
+_MOST_KEYS: Final = 1024
 
 
 def _model_spans(body: bytes) -> Iterable[tuple[int, int]]:
     """Where the value of each `model` of the outermost object stands, if it is a string."""
+    key = _KEY if b"\\u00" in body else _PLAIN_KEY
     depth, at = 0, 0
-    while (token := _TOKEN.search(body, at)) is not None:
-        at = token.end()
-        text = token[0]
-        if text in b"{[":
-            depth += 1
-        elif text in b"}]":
-            depth -= 1
-        elif depth == 1 and (colon := _COLON.match(body, at)) is not None:
-            at = colon.end()
-            value = _TOKEN.match(body, at) if _text(text) == "model" else None
-            if value is not None and value[0][:1] == b'"':
-                at = value.end()
-                yield value.span()
+    for found in islice(key.finditer(body), _MOST_KEYS):
+        depth += _depth(body[at : found.start()])
+        at = found.end()
+        if depth == 1:
+            yield found.span(1)
+
+
+#: All but what tells how deep a byte stands: brackets, and the quotes that make text of them.
+_FLAT: Final = bytes(byte for byte in range(256) if byte not in b'"[]{}')
+_STRING: Final = re.compile(rb'"[^"]*+(?:"|\Z)')
+_CHUNK_BYTES: Final = 64 * 1024
+
+
+def _depth(json: bytes) -> int:
+    """How many more brackets are opened than closed in a piece of JSON that begins outside of any string."""
+    bare = json.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _FLAT).replace(b'""', b"")
+    depth, quote = 0, b""
+    for start in range(0, len(bare), _CHUNK_BYTES):
+        chunk = quote + bare[start : start + _CHUNK_BYTES]
+        quote = b'"' if chunk.count(b'"') % 2 else b""
+        open_ = _STRING.sub(b"", chunk)
+        depth += open_.count(b"{") + open_.count(b"[") - open_.count(b"}") - open_.count(b"]")
+    return depth
 
 
 def _text(string: bytes) -> str:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.registration import MAX_ENTRY_BYTES, Registration, encode_registration
+from tests.costs import Calls, peak_bytes
 from workers.config import InstanceConfig, WorkerConfig
 from workers.models import Aliases, fitting, read_models
 
@@ -156,6 +157,32 @@ def test_no_body_raises(rubbish):
     """Whatever bytes a client sends."""
     ALIASES.resolve(b'{"model":' + rubbish, "application/json")
     ALIASES.resolve(rubbish, "multipart/form-data; boundary=x")
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [b'"",', b"[],", b"{},", b'"[",', b'"\\"]",', b'"\\\\",', b'{"model":"gpt"},', b'"model",', b'"\\u006d",'],
+)
+def test_what_stands_before_a_model_costs_no_calls(piece):
+    """As many as a small body's for each 64 KiB, or each key of that name; and the model is found."""
+    body = b'{"x":[%b0],"model":"gpt"}'
+    few, many = body % (piece * 20), body % (piece * 100_000)
+    assert ALIASES.resolve(few, "application/json").endswith('0],"model":"tiny/α"}'.encode())
+    assert Calls.of(ALIASES.resolve, many, "application/json") < 20_000
+    assert peak_bytes(ALIASES.resolve, many, "application/json") < 3 * len(many) + 2**20
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"model":"' + b'\\"' * 100_000, b'{"model":"' * 50_000])
+def test_a_body_that_never_ends_is_left_as_it_is(body):
+    """It is read once, and not once for each quote in it."""
+    assert ALIASES.resolve(body, "application/json") is body
+    assert peak_bytes(ALIASES.resolve, body, "application/json") < 3 * len(body) + 2**20
+
+
+def test_a_form_of_many_parts_costs_no_calls():
+    """Only the parts that a proxy would look at."""
+    content_type = "multipart/form-data; boundary=B"
+    assert Calls.of(ALIASES.resolve, b"--B\r\n\r\n\r\n" * 100_000, content_type) < 1000
 
 
 FORM = (
