@@ -29,8 +29,8 @@ WORKER: Final = ("--scrape-interval-ms", "250")
 REPLICA: Final = ("--tries", "3")
 
 #: Longest wait for a first event, and between two bytes, for an engine of speed 1; a slower one is given more: between
-#: two events of four tokens it may prefill four of the longest prompts. A plain answer comes in one piece, and in a burst
-#: on the three engines that are left takes longer than one alone.
+#: two events of four tokens it may prefill four of the longest prompts. A plain answer comes in one piece, and takes
+#: longer in a burst on the three engines that are left.
 WORKER_WAITS_S: Final = (3.2, 3.0)
 REPLICA_WAITS_S: Final = (6.0, 5.0)
 
