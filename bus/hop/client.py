@@ -179,7 +179,7 @@ def _why(fault: Exception) -> str:
     if isinstance(fault, TimeoutError):
         return "it took too long"
     if isinstance(fault, ssl.SSLError):
-        return f"TLS: {fault.reason or type(fault).__name__}"
+        return "TLS: " + (fault.reason or type(fault).__name__).replace("_", " ").lower()
     if isinstance(fault, OSError) and fault.errno is not None and fault.errno > 0:
         return os.strerror(fault.errno)
     return "the name has no address" if isinstance(fault, socket.gaierror) else "no address takes it"
