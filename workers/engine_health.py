@@ -102,11 +102,9 @@ class EngineHealth:
         self._failures += count
         self._has_failed.set()
         if self.is_failing and not was_failing:
-            if count := self._said.due(self._failed_at_s):
-                message = (
-                    "instance %s: its engine fails; others are preferred until it answers (%d since the last line)"
-                )
-                log.warning(message, self._name, count)
+            if times := self._said.due(self._failed_at_s):
+                message = "instance %s: its engine fails; others are preferred until it answers (%d since last said)"
+                log.warning(message, self._name, times)
             self._on_change()
 
     def _works_again(self) -> None:

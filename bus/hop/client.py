@@ -89,11 +89,8 @@ class HopClient:
                 await answer.head(head_timeout_s)
             except AnswerBroke as fault:
                 if is_reused and not answer.has_bytes:
-                    connection, is_reused, broken = (
-                        None,
-                        False,
-                        fault,
-                    )  # a fresh one: the other idle ones may be as dead
+                    # a fresh one: the other idle ones may be as dead
+                    connection, is_reused, broken = None, False, fault
                     continue
                 raise
             except BaseException:
