@@ -1,8 +1,8 @@
 """The reading side of the bus: one round trip for a whole pool, shared by all selections that wait at the same time.
 
 `Reader.view` never raises and never waits longer than its budget, or twice that where a reading for another model is
-under way: it returns the freshest view there is, and the view
-itself says how old it is. What a view is worth when it is old is decided in bus/view.py.
+under way: it returns the freshest view there is, and the view itself says how old it is. What a view is worth when it
+is old is decided in bus/view.py.
 """
 
 import asyncio
