@@ -196,6 +196,19 @@ def config_in(ctx: click.Context, struct: type[S]) -> S:
     return built(struct, {option.field_path: ctx.params[option.name] for option in options})
 
 
+def config_of(ctx: click.Context, name: str, struct: type[S]) -> S:
+    """Return what another command of the group would run with if it were started without flags.
+
+    Raises UsageError as that command would.
+    """
+    group = ctx.parent
+    command = group.command.get_command(group, name) if group and isinstance(group.command, click.Group) else None
+    if command is None:
+        raise click.UsageError(f"there is no command {name}")
+    with command.make_context(name, [], parent=group) as inner:
+        return config_in(inner, struct)
+
+
 def fields_of(struct: type[msgspec.Struct]) -> tuple[introspect.Field, ...]:
     """Return a struct's fields in their order."""
     return typing.cast("introspect.StructType", introspect.type_info(struct)).fields

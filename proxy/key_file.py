@@ -1,7 +1,8 @@
 """The file of API keys as it stands on disk: read at start, read again when it changes.
 
 A file that is gone or malformed keeps the keys that were read last: a slip of an editor must shut nobody out. One that
-can be read and has no key lets nobody in: so the last key is revoked.
+can be read and has no key lets nobody in: so the last key is revoked. A change is read when the file was the same at
+two looks: what an editor has cut to nothing and not yet written again is not what it means.
 """
 
 import logging
@@ -18,7 +19,8 @@ class KeyFile:
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
-        self._seen: object = None
+        self._seen: Stamp | None = None
+        self._changing: Stamp | None = None
         self._is_broken = False
         self.keys: tuple[ApiKey, ...] = ()
         self._read()
@@ -26,9 +28,13 @@ class KeyFile:
             raise KeysUnusable(f"API keys {path!r}: no key stands there: make one with `forebay key new NAME`")
 
     def refresh(self) -> None:
-        """Read the file again if it is not the one read last; a broken one is told of once."""
+        """Read the file again if it has changed and now stands still; a broken one is told of once."""
         try:
-            if self._stamp() == self._seen:
+            stamp = self._stamp()
+            if stamp == self._seen:
+                return
+            if stamp != self._changing:
+                self._changing = stamp
                 return
             self._read()
         except KeysUnusable as fault:

@@ -3,7 +3,8 @@
 Pure: no files, no clock, no chance. A key is 256 random bits, so a plain SHA-256 of it is stored: there is nothing to
 guess that a slow hash would slow down, and every request hashes once. (Passwords, which people choose, need scrypt.)
 
-A line of the file: `NAME sha256:HEX [inflight=N] [tokens_per_minute=N]`; empty lines and those with # are skipped.
+A line of the file: `NAME sha256:HEX [inflight=N] [tokens_per_minute=N] [priority=P]`; empty lines and those with # are
+skipped.
 """
 
 import hmac
@@ -16,6 +17,7 @@ from typing import Final
 import msgspec
 
 from bus.errors import ForebayError
+from bus.hop.headers import PRIORITIES, Priority
 from bus.key_limits import Limits, Verdict
 
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -36,6 +38,8 @@ class ApiKey(msgspec.Struct, frozen=True):
     name: str
     digest: bytes
     limits: Limits = Limits()
+    priority: Priority = PRIORITIES[0]
+    """The best class of its requests, whatever they wish for."""
 
     @property
     def is_limited(self) -> bool:
@@ -48,14 +52,15 @@ def digest_of(key: str) -> bytes:
     return sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-def line_of(name: str, key: str, limits: Limits) -> str:
+def line_of(name: str, key: str, limits: Limits, priority: Priority = PRIORITIES[0]) -> str:
     """Line of the file for a new key.
 
     >>> parse_keys(line_of("team-a", "fb-secret", Limits(inflight=4)))[0].limits.inflight
     4
     """
     set_limits = [f"{field}={value}" for field in limits.__struct_fields__ if (value := getattr(limits, field))]
-    return " ".join([name, f"sha256:{digest_of(key).hex()}", *set_limits])
+    set_priority = [f"priority={priority}"] if priority != PRIORITIES[0] else []
+    return " ".join([name, f"sha256:{digest_of(key).hex()}", *set_limits, *set_priority])
 
 
 def parse_keys(text: str) -> tuple[ApiKey, ...]:
@@ -132,17 +137,20 @@ def _parsed(number: int, words: list[str]) -> ApiKey:
     found = _HASH.fullmatch(words[1]) if len(words) > 1 else None
     if found is None:
         raise KeysUnusable(f"line {number}: after the name must stand sha256: and 64 hexadecimal digits")
-    return ApiKey(words[0], bytes.fromhex(found[1]), _limits(number, words[2:]))
+    pairs = [word.partition("=")[::2] for word in words[2:]]
+    settings = dict(pairs)
+    priority = next((known for known in PRIORITIES if known == settings.get("priority", PRIORITIES[0])), None)
+    numbers = {name: _number(value) for name, value in settings.items() if name in Limits.__struct_fields__}
+    is_known = settings.keys() <= {*Limits.__struct_fields__, "priority"}
+    if priority is None or not is_known or not all(numbers.values()) or len(settings) < len(pairs):
+        raise KeysUnusable(
+            f"line {number}: limits are inflight=N, tokens_per_minute=N and priority=P, each once, "
+            f"N from 1 to {LARGEST_LIMIT}, P one of {', '.join(PRIORITIES)}"
+        )
+    return ApiKey(words[0], bytes.fromhex(found[1]), Limits(**numbers), priority)
 
 
-def _limits(number: int, words: list[str]) -> Limits:
-    values: dict[str, int] = {}
-    for word in words:
-        name, _, value = word.partition("=")
-        is_number = value.isascii() and value.isdigit() and len(value) <= 13 and 1 <= int(value) <= LARGEST_LIMIT
-        if name not in Limits.__struct_fields__ or name in values or not is_number:
-            raise KeysUnusable(
-                f"line {number}: limits are inflight=N and tokens_per_minute=N, each once, N from 1 to {LARGEST_LIMIT}"
-            )
-        values[name] = int(value)
-    return Limits(**values)
+def _number(text: str) -> int:
+    """A limit that a line sets; 0 for what is none."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST_LIMIT))
+    return int(text) if is_number and int(text) <= LARGEST_LIMIT else 0

@@ -123,6 +123,8 @@ class Surface:
     async def _answer(self, exchange: Exchange, path: str, key: ApiKey | None) -> web.StreamResponse:
         request, line = exchange.request, exchange.line
         _check_target(request, path)
+        if key is not None:
+            exchange.wishes = exchange.wishes.at_most(key.priority)
         response = await self._answer_alone(request, path)
         if response is not None:
             line.outcome = "answered" if response.status < 400 else "rejected"

@@ -19,6 +19,14 @@ class Wishes(msgspec.Struct, frozen=True):
     timeout_s: float | None = None
     """None: the client has set no limit."""
 
+    def at_most(self, priority: Priority) -> "Wishes":
+        """The same, in no better class than `priority`.
+
+        >>> Wishes("high").at_most("low").priority, Wishes("low").at_most("high").priority
+        ('low', 'low')
+        """
+        return msgspec.structs.replace(self, priority=max(self.priority, priority, key=PRIORITIES.index))
+
 
 def read_wishes(headers: Mapping[str, str]) -> Wishes:
     """Wishes of a request's headers. Raises BadRequest.

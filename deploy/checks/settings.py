@@ -9,7 +9,7 @@ from deploy.checks.finding import Finding, note, right, wrong
 from deploy.cluster.config import UpConfig
 from deploy.complaint import one_line
 from deploy.engine.config import EngineConfig
-from deploy.options import config_in
+from deploy.options import config_of
 from deploy.settings import PATH_KEY
 from proxy.config import ProxyConfig
 from workers.config import InstanceConfig, WorkerConfig
@@ -54,13 +54,8 @@ def read_all(ctx: click.Context) -> ReadSettings:
 
 def read(ctx: click.Context, name: str, struct: type[S], findings: list[Finding]) -> S | None:
     """Return one command's configuration, and note whether it could be read."""
-    group = ctx.parent
-    command = group.command.get_command(group, name) if group and isinstance(group.command, click.Group) else None
-    if command is None:
-        return None
     try:
-        with command.make_context(name, [], parent=group) as inner:
-            config = config_in(inner, struct)
+        config = config_of(ctx, name, struct)
     except click.MissingParameter as error:
         findings.append(note(name, one_line(error).partition(": ")[2]))
         return None

@@ -17,7 +17,7 @@ PATIENCE = Policy(ending_s=DRAIN_S + 2.0)
 """Workers and replicas drain first and then have two seconds more before they are killed; the others end at once."""
 
 ADMIN_HOST = "127.0.0.1"
-"""Where the replicas' admin listeners are: beyond loopback they want a key."""
+"""Where the replicas' admin listeners are, whatever [proxy] says: beyond loopback they want a key, and TLS."""
 
 QUIET_ROWS = 200
 """Rows at the start of the sample that are left out: its first minute is quiet, one request a second."""
@@ -98,6 +98,7 @@ def replica_part(config: UpConfig, here: Surroundings, index: int) -> Part:
     debug = "--debug-on-main-port" if config.debug_on_main_port else "--no-debug-on-main-port"
     words = ["proxy", "--name", f"replica-{index + 1}", "--host", config.host]
     words += ["--port", str(config.ports[index]), "--admin-port", str(config.admin_ports[index]), debug]
+    words += ["--admin-host", ADMIN_HOST]
     words += ["--drain-s", str(DRAIN_S), *(["--strategy", config.strategy] if config.strategy else [])]
     return Part(
         name=f"replica-{index + 1}",

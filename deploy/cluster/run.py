@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from bus.errors import ForebayError
+from deploy.admin import admin_headers, admin_session
 from deploy.cluster.cluster import Cluster, check_ports
 from deploy.cluster.config import UpConfig
 from deploy.cluster.engines import complaint, without_model
@@ -26,16 +27,22 @@ from deploy.cluster.view import summary
 from deploy.cluster.watch import Watch
 from deploy.embedded import find_server, server_command, serving_pid
 from deploy.ports import accepts, free_ports
+from proxy.config import ProxyConfig
 
 
-async def run_cluster(config: UpConfig, *, settings: Path | None = None) -> None:
-    """Run a cluster until it is told to stop or its time is over; raises ForebayError if it cannot start."""
+async def run_cluster(config: UpConfig, replicas: ProxyConfig, *, settings: Path | None = None) -> None:
+    """Run a cluster until it is told to stop or its time is over; raises ForebayError if it cannot start.
+
+    `replicas` is what a proxy of this configuration is told beside its flags: how it is to be spoken to.
+    """
+    headers = admin_headers(replicas.admin_key_file)
     check_ports(config.host, config.ports, "--port")
     check_ports(ADMIN_HOST, config.admin_ports, "--admin-port")
     folder = made_folder(config)
     is_worth_keeping = True
     try:
-        is_worth_keeping = await run_in(folder, config, settings)
+        async with admin_session(headers) as session:
+            is_worth_keeping = await run_in(folder, config, replicas, session, settings)
     finally:
         if is_worth_keeping or config.run_dir:
             click.echo(f"logs: {folder}")
@@ -43,28 +50,26 @@ async def run_cluster(config: UpConfig, *, settings: Path | None = None) -> None
             shutil.rmtree(folder, ignore_errors=True)
 
 
-async def run_in(folder: Path, config: UpConfig, settings: Path | None) -> bool:
+async def run_in(
+    folder: Path, config: UpConfig, replicas: ProxyConfig, session: aiohttp.ClientSession, settings: Path | None
+) -> bool:
     """Run a cluster with its files in a folder; return whether anything died: then somebody may want to read them."""
     here = surroundings(config, folder, settings)
     parts, stop, screen = plan(config, here), asyncio.Event(), screen_for_output()
-    async with aiohttp.ClientSession() as session:
-        cluster = Cluster(parts, folder, on_death=screen.death)
-        with interrupts(stop, cluster.hurry):
-            async with cluster:
-                click.echo(
-                    f"starting {len([part for stage in parts.stages for part in stage])} processes, logs in {folder}"
-                )
-                started = await unless_stopped(stop, start(cluster, parts, config, here))
-                if not started:
-                    return bool(cluster.deaths)
-                click.echo(greeting(config))
-                for engine in (
-                    await unless_stopped(stop, without_model(session, admin_urls(config)[0], config.engines)) or ()
-                ):
-                    click.echo(complaint(engine))
-                lines = await watched(cluster, config, here, session, stop, screen)
-            click.echo("\n".join(lines))  # when everything has ended, so that it stays the last thing seen
-            return bool(cluster.deaths)
+    cluster = Cluster(parts, folder, on_death=screen.death)
+    with interrupts(stop, cluster.hurry):
+        async with cluster:
+            click.echo(f"starting {sum(map(len, parts.stages))} processes, logs in {folder}")
+            started = await unless_stopped(stop, start(cluster, parts, config, here))
+            if not started:
+                return bool(cluster.deaths)
+            click.echo(greeting(config, scheme="https" if replicas.tls_cert else "http"))
+            missing = await unless_stopped(stop, without_model(session, admin_urls(config)[0], config.engines))
+            for engine in missing or ():
+                click.echo(complaint(engine))
+            lines = await watched(cluster, config, here, session, stop, screen)
+        click.echo("\n".join(lines))  # when everything has ended, so that it stays the last thing seen
+        return bool(cluster.deaths)
 
 
 async def start(cluster: Cluster, parts: Plan, config: UpConfig, here: Surroundings) -> bool:
@@ -155,9 +160,9 @@ def admin_urls(config: UpConfig) -> list[str]:
     return [f"http://{ADMIN_HOST}:{port}" for port in config.admin_ports]
 
 
-def greeting(config: UpConfig) -> str:
+def greeting(config: UpConfig, *, scheme: str) -> str:
     """Return what a newcomer needs to know: where to send requests, and one to try."""
-    urls = [f"http://{dialled(config.host)}:{port}" for port in config.ports]
+    urls = [f"{scheme}://{dialled(config.host)}:{port}" for port in config.ports]
     return (
         f"Forebay is up: {' '.join(urls)}\n  curl {urls[0]}/v1/models\n  dashboard: {admin_urls(config)[0]}/dashboard"
     )

@@ -4,6 +4,7 @@ import secrets
 
 import click
 
+from bus.hop.headers import PRIORITIES, Priority
 from bus.key_limits import Limits
 from deploy.allowed import shown_value
 from proxy.keys import LARGEST_LIMIT, NAME, NAME_RANGE, line_of
@@ -38,7 +39,14 @@ def key() -> None:
     metavar="N",
     help="Tokens read and written a minute, over all replicas; 0: any number.",
 )
-def new(name: str, inflight: int, tokens_per_minute: int) -> None:
+@click.option(
+    "--priority",
+    type=click.Choice(PRIORITIES),
+    default=PRIORITIES[0],
+    show_default=True,
+    help="Best class of its requests, whatever they wish for.",
+)
+def new(name: str, inflight: int, tokens_per_minute: int, priority: Priority) -> None:
     """Print a new key, once, on standard error, and the line for the file on standard output.
 
     The key itself is stored nowhere: who loses it needs a new one. `forebay key new NAME >> keys` parts the two.
@@ -47,4 +55,4 @@ def new(name: str, inflight: int, tokens_per_minute: int) -> None:
     if NAME.fullmatch(name) is None:
         raise click.BadParameter(f"{shown_value(name)} is not allowed: {NAME_RANGE}", param_hint="NAME")
     click.echo(f"key of {name}, shown this once: {secret}", err=True)
-    click.echo(line_of(name, secret, Limits(inflight, tokens_per_minute)))
+    click.echo(line_of(name, secret, Limits(inflight, tokens_per_minute), priority))

@@ -7,8 +7,9 @@ import click
 
 from deploy.addresses import parsed_engine, repeated
 from deploy.cluster.config import UpConfig
-from deploy.options import Spelling, configured, one_of
+from deploy.options import Spelling, config_of, configured, one_of
 from deploy.settings import PATH_KEY
+from proxy.config import ProxyConfig
 from proxy.strategies import STRATEGIES
 
 EXAMPLES = """\b
@@ -36,7 +37,10 @@ def up(ctx: click.Context, config: UpConfig) -> None:
     twice = repeated(config.engines) or next((each.id for each in config.engines if each.id in simulated), "")
     if twice:
         raise click.UsageError(f"--engine: two engines are called {twice!r}; give each an id of its own, as ID=URL")
+    replicas = config_of(ctx, "proxy", ProxyConfig)
+    if config.demo_traffic and (replicas.tls_cert or replicas.api_keys):
+        raise click.UsageError("--demo-traffic speaks plain HTTP and has no key; [proxy] sets tls_cert or api_keys")
     path: Path | None = ctx.meta.get(PATH_KEY)
     from deploy.cluster.run import run_cluster  # what runs a cluster is loaded only where one is run
 
-    asyncio.run(run_cluster(config, settings=path.absolute() if path else None))
+    asyncio.run(run_cluster(config, replicas, settings=path.absolute() if path else None))

@@ -1,8 +1,10 @@
 """`python -m tests.chaos.soak`: load and faults for minutes, then the question what has grown.
 
 Memory: of each process that lived from the middle of the first quarter to the end, the median of its last quarter is to
-be at most 1.05 times that of its second. File descriptors: the same, and two more. Requests under way and reservations:
-none left.
+be at most 1.05 times that of its second. File descriptors: the same of the fewest, and two more: each request under way
+has its own, so the median follows the load, and what leaks is there in the quietest moment too. Requests under way and
+reservations: none left. Recovery is no question here: a fault comes before the requests that the last one held are
+over.
 """
 
 import asyncio
@@ -43,11 +45,13 @@ FDS_MORE: Final = 2.0
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """One process: medians of its second and its last quarter."""
+    """One process: its second and its last quarter."""
 
     name: str
     memory_mb: tuple[float, float]
-    fds: tuple[float, float]
+    """Medians."""
+    fds: tuple[int, int]
+    """The fewest."""
 
     @property
     def is_flat(self) -> bool:
@@ -95,7 +99,7 @@ def growth(name: str, samples: Sequence[Sample], *, began_s: float, ended_s: flo
     return Growth(
         name,
         (median(each.memory_mb for each in second), median(each.memory_mb for each in last)),
-        (median(each.fds for each in second), median(each.fds for each in last)),
+        (min(each.fds for each in second), min(each.fds for each in last)),
     )
 
 
@@ -114,12 +118,12 @@ def main(seconds: float, seed: int | None, load: float, json: Path | None) -> No
         (before_mb, after_mb), (before, after) = each.memory_mb, each.fds
         click.echo(
             f"{'flat ' if each.is_flat else 'GROWN'}   {each.name}: memory {before_mb:.1f} → {after_mb:.1f} MB "
-            f"({after_mb / before_mb:.3f}), files {before:g} → {after:g}"
+            f"({after_mb / before_mb:.3f}), files at least {before} → {after}"
         )
     if json is not None:
         page = {"report": found, "growth": grown}
         json.write_bytes(msgspec.json.format(msgspec.json.encode(page), indent=2) + b"\n")
-    sys.exit(1 if found.faults or found.left or not all(each.is_flat for each in grown) else 0)
+    sys.exit(1 if found.missed or not all(each.is_flat for each in grown) else 0)
 
 
 async def run(folder: Path, seconds: float, seed: int, load: float) -> tuple[Report, list[Growth]]:
@@ -147,6 +151,7 @@ async def run(folder: Path, seconds: float, seed: int, load: float) -> tuple[Rep
         await current.stand.whole()
     grown = [growth(name, samples, began_s=began_s, ended_s=ended_s) for (name, _), samples in gauge.samples.items()]
     found = current.report(" ".join(["python -m tests.chaos.soak", *sys.argv[1:]]))
+    found = msgspec.structs.replace(found, recovery_aim_s=None)
     return found, [each for each in grown if each is not None]
 
 

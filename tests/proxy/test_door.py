@@ -6,6 +6,7 @@ import logging
 import msgspec
 import pytest
 
+from bus.hop.headers import Priority, read_ticket
 from bus.key_limits import Limits
 from proxy.keys import line_of
 from proxy.relay import HELD_ANSWER_BYTES
@@ -26,9 +27,9 @@ def plain(peer: Peer, _: Asked) -> None:
 def keys(tmp_path):
     """Give a file of keys to write."""
 
-    def write(**limits: Limits) -> str:
+    def write(priority: Priority = "high", **limits: Limits) -> str:
         path = tmp_path / "keys"
-        path.write_text("\n".join(line_of(name, f"secret-{name}", limit) for name, limit in limits.items()))
+        path.write_text("\n".join(line_of(name, f"secret-{name}", limit, priority) for name, limit in limits.items()))
         return str(path)
 
     return write
@@ -78,6 +79,17 @@ async def test_with_a_key_a_client_is_served_and_the_key_ends_here(fleet, keys):
     assert (await (await fleet.ask(**shows("a"))).answer())[0] == 200
     assert fleet.lines[-1].key == "a"
     assert "authorization" not in fleet.workers["a"].asked[0].headers
+
+
+@pytest.mark.parametrize(
+    ("wish", "priority"), [({"x_forebay_priority": "high"}, "low"), ({}, "low"), ({"x_forebay_priority": "low"}, "low")]
+)
+async def test_a_wish_reaches_no_further_than_the_key(fleet, keys, wish, priority):
+    """Who may only fill what others leave does not step before them by a header."""
+    await fleet.worker("a", plain)
+    await fleet.start(api_keys=keys("low", a=Limits()))
+    await (await fleet.ask(**shows("a"), **wish)).answer()
+    assert read_ticket(fleet.workers["a"].asked[0].headers["x-forebay-reservation"]).priority == priority
 
 
 async def test_authorization_is_sent_on_where_that_is_configured(fleet):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus.hop.headers import PRIORITIES
 from bus.key_limits import Limits
 from proxy.key_file import KeyFile
 from proxy.keys import ApiKey, KeysUnusable, OwnCounts, digest_of, find_key, line_of, parse_keys
@@ -13,11 +14,16 @@ from proxy.keys import ApiKey, KeysUnusable, OwnCounts, digest_of, find_key, lin
 HASH = "sha256:" + "ab" * 32
 
 
-@given(st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True), st.text(min_size=1), st.integers(0, 10**12))
-def test_a_line_that_was_made_reads_back(name, secret, limit):
+@given(
+    st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True),
+    st.text(min_size=1),
+    st.integers(0, 10**12),
+    st.sampled_from(PRIORITIES),
+)
+def test_a_line_that_was_made_reads_back(name, secret, limit, priority):
     """What `forebay key new` prints is what a replica reads."""
-    [key] = parse_keys(line_of(name, secret, Limits(limit, limit)))
-    assert key == ApiKey(name, digest_of(secret), Limits(limit, limit))
+    [key] = parse_keys(line_of(name, secret, Limits(limit, limit), priority))
+    assert key == ApiKey(name, digest_of(secret), Limits(limit, limit), priority)
 
 
 def test_comments_and_empty_lines_are_no_keys():
@@ -38,6 +44,9 @@ def test_comments_and_empty_lines_are_no_keys():
         (f"a {HASH} inflight=٣", "inflight=N"),
         (f"a {HASH} inflight=1 inflight=2", "each once"),
         (f"a {HASH} speed=1", "limits are"),
+        (f"a {HASH} priority=urgent", "high, normal, low"),
+        (f"a {HASH} priority=low priority=low", "each once"),
+        (f"a {HASH} priority", "limits are"),
         (f"a {HASH} inflight=9999999999999999999999", "limits are"),
         (f"a {HASH}\na sha256:{'1' * 64}", "name"),
         (f"a {HASH}\nb {HASH}", "key"),
@@ -81,6 +90,12 @@ def test_own_counts_forget_who_has_nothing_left():
     assert (counts._spent, counts._inflight) == ({}, {})
 
 
+def look_twice(file: KeyFile) -> None:
+    """Until a change has been taken in."""
+    file.refresh()
+    file.refresh()
+
+
 class TestFile:
     def test_a_changed_file_is_read_again(self, tmp_path):
         """Also where another file was moved over it."""
@@ -89,8 +104,20 @@ class TestFile:
         file = KeyFile(str(path))
         (tmp_path / "new").write_text(line_of("b", "2", Limits()))
         (tmp_path / "new").replace(path)
-        file.refresh()
+        look_twice(file)
         assert [key.name for key in file.keys] == ["b"]
+
+    def test_a_file_that_is_being_written_is_not_read(self, tmp_path):
+        """Editors cut a file to nothing before they write it: at no time is a client shut out who is in both."""
+        path, line = tmp_path / "keys", line_of("a", "1", Limits())
+        path.write_text(line)
+        file = KeyFile(str(path))
+        for step in ("", line[:40], f"{line}\n{line_of('b', '2', Limits())}"):
+            path.write_text(step)
+            file.refresh()
+            assert [key.name for key in file.keys] == ["a"]
+        file.refresh()
+        assert [key.name for key in file.keys] == ["a", "b"]
 
     def test_a_broken_file_keeps_the_keys_and_says_so_once(self, tmp_path, caplog):
         """Until it can be read again."""
@@ -100,13 +127,13 @@ class TestFile:
         with caplog.at_level(logging.INFO, "forebay.proxy"):
             for text in ("rubbish secret-of-a-client\n", "rubbish again and again\n"):
                 path.write_text(text)
-                file.refresh()
-                file.refresh()
+                look_twice(file)
+                look_twice(file)
             path.unlink()
-            file.refresh()
+            look_twice(file)
             assert [key.name for key in file.keys] == ["a"]
             path.write_text(line_of("c", "3", Limits()))
-            file.refresh()
+            look_twice(file)
         assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
         assert "secret-of-a-client" not in caplog.text
         assert [key.name for key in file.keys] == ["c"]
@@ -118,9 +145,9 @@ class TestFile:
         file = KeyFile(str(path))
         for text in ("", "# a has left\n"):
             path.write_text(line_of("b", "2", Limits()))
-            file.refresh()
+            look_twice(file)
             path.write_text(text)
-            file.refresh()
+            look_twice(file)
             assert file.keys == ()
         assert "nobody is let in" in caplog.text
 

@@ -1,6 +1,7 @@
 """Stands in for the `forebay` command in tests of the cluster: parts that start fast, answer little and end when asked.
 
-The variable FAKE_CRASH makes replica 1 die at its first question for loads.
+The variable FAKE_CRASH makes replica 1 die at its first question for loads; where replicas have a key of the admin
+pages, loads are told to who shows it.
 """
 
 import json
@@ -30,6 +31,10 @@ class Answers(BaseHTTPRequestHandler):
         if "FAKE_CRASH" in os.environ and Answers.asked == 1 and option("--name") == "replica-1":
             print("no water left", flush=True)
             os._exit(7)
+        key_file = os.environ.get("FOREBAY_PROXY_ADMIN_KEY_FILE")
+        if key_file and self.headers["authorization"] != f"Bearer {Path(key_file).read_text().strip()}":
+            self.send_error(401)
+            return
         instances = [{"pool": "default", "id": f"sim-{n}", "state": "ready", "selected": 5} for n in (1, 2)]
         answer = {"replica": option("--name"), "strategy": "fake", "instances": instances, "answers": {"200": 10}}
         body = json.dumps(answer).encode()

@@ -112,6 +112,43 @@ def test_run_s_ends_by_itself_with_a_summary(up):
     assert "sim-1 50 %, sim-2 50 %" in cluster.text
 
 
+def test_admin_pages_with_a_key_are_shown_it(up, tmp_path):
+    """The replicas' own configuration names the file, and the view is no blinder for it."""
+    (tmp_path / "key").write_text("open-sesame-open-sesame\n")
+    cluster = up(RUN_S="1.2", FOREBAY_PROXY_ADMIN_KEY_FILE=str(tmp_path / "key"))
+    assert cluster.status() == 0, cluster.text
+    assert "sim-1 50 %, sim-2 50 %" in cluster.text
+
+
+def test_a_key_of_the_admin_pages_that_is_none_is_said_before_anything_starts(up, tmp_path):
+    """Nothing is started and nothing is left."""
+    (tmp_path / "key").write_text("short\n")
+    cluster = up(FOREBAY_PROXY_ADMIN_KEY_FILE=str(tmp_path / "key"))
+    assert cluster.status() == 2
+    assert cluster.text.count("\n") == 1
+    assert "--admin-key-file" in cluster.text
+
+
+def test_where_replicas_speak_tls_the_greeting_says_so_and_demo_traffic_is_refused(up):
+    """What cannot work is said in a line, before anything starts."""
+    tls = {"FOREBAY_PROXY_TLS_CERT": "chain.pem", "FOREBAY_PROXY_TLS_KEY": "key.pem"}
+    cluster = up(RUN_S="0.1", **tls)
+    assert cluster.status() == 0
+    assert f"Forebay is up: https://127.0.0.1:{cluster.port} " in cluster.text
+    cluster = up("--demo-traffic", **tls)
+    assert cluster.status() == 2
+    assert "--demo-traffic speaks plain HTTP" in cluster.text
+    assert "starting" not in cluster.text
+
+
+def test_what_a_replica_would_refuse_is_said_before_anything_starts(up):
+    """Its variables are read as it reads them."""
+    cluster = up(FOREBAY_PROXY_TRIES="0")
+    assert cluster.status() == 2
+    assert "FOREBAY_PROXY_TRIES" in cluster.text or "--tries" in cluster.text
+    assert "starting" not in cluster.text
+
+
 def test_a_part_that_dies_is_restarted_and_the_view_says_so(up):
     """A replica that dies at its first question comes back; its last words and the restart are shown."""
     cluster = up("--demo-traffic", RUN_S="4", FAKE_CRASH="1")
