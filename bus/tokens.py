@@ -42,6 +42,10 @@ class TextBytes(msgspec.Struct, frozen=True):
         """All bytes of text."""
         return self.letters + self.symbols + self.wide
 
+    def __add__(self, other: "TextBytes") -> "TextBytes":
+        """Bytes of both texts."""
+        return TextBytes(self.letters + other.letters, self.symbols + other.symbols, self.wide + other.wide)
+
 
 class TokenRates(msgspec.Struct, frozen=True):
     """Tokens of a byte, by class."""

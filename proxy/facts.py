@@ -35,7 +35,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     exact_tokens: int | None = None
     """Tokens of a prompt that came as token ids."""
     is_text_only: bool = True
-    """Whether the prompt is nothing but text: media have tokens that no byte tells."""
+    """Whether the prompt is its text, once: media and what an engine remembers have tokens that no byte here tells."""
     sequences: int = 1
     """Answers asked for: `n` for each prompt."""
     output_cap: int | None = None
@@ -58,7 +58,25 @@ class _Body(msgspec.Struct):
     prompt: msgspec.Raw = msgspec.Raw(b"")
     input: msgspec.Raw = msgspec.Raw(b"")
     documents: msgspec.Raw = msgspec.Raw(b"")
+    # what templates put beside these into a prompt
+    tools: msgspec.Raw = msgspec.Raw(b"")
+    functions: msgspec.Raw = msgspec.Raw(b"")
+    system: msgspec.Raw = msgspec.Raw(b"")
+    instructions: msgspec.Raw = msgspec.Raw(b"")
+    suffix: msgspec.Raw = msgspec.Raw(b"")
+    query: msgspec.Raw = msgspec.Raw(b"")
+    queries: msgspec.Raw = msgspec.Raw(b"")
+    text_1: msgspec.Raw = msgspec.Raw(b"")
+    text_2: msgspec.Raw = msgspec.Raw(b"")
+    # what makes a prompt longer or shorter than its text
+    prompt_embeds: msgspec.Raw = msgspec.Raw(b"null")
+    previous_response_id: msgspec.Raw = msgspec.Raw(b"null")
+    conversation: msgspec.Raw = msgspec.Raw(b"null")
+    chat_template: msgspec.Raw = msgspec.Raw(b"null")
+    truncate_prompt_tokens: msgspec.Raw = msgspec.Raw(b"null")
 
+
+_NULL: Final = msgspec.Raw(b"null")
 
 _decode = msgspec.json.Decoder(_Body).decode
 
@@ -66,7 +84,17 @@ _decode = msgspec.json.Decoder(_Body).decode
 _FIRST_ITEM: Final = re.compile(rb"\[\s*(.)", re.DOTALL)
 
 #: Parts of a message that are no text; their tokens depend on the engine.
-_MEDIA: Final = (b'"image_url"', b'"input_audio"', b'"input_image"', b'"video_url"', b'"file"')
+_MEDIA: Final = (
+    b'"image_url"',
+    b'"input_image"',
+    b'"image_embeds"',
+    b'"audio_url"',
+    b'"input_audio"',
+    b'"audio_embeds"',
+    b'"video_url"',
+    b'"media_type"',
+    b'"file"',
+)
 
 #: Characters of a model's name: vLLM names are paths, of files at most.
 LONGEST_MODEL: Final = 1024
@@ -98,18 +126,48 @@ def read_facts(path: str, body: bytes) -> Facts:
     has_usage_event = is_stream and path in USAGE_ON_REQUEST
     sequences = _number(number, largest=MOST_SEQUENCES) * _prompts(bytes(decoded.prompt))
     prompt = b"".join((decoded.messages, decoded.prompt, decoded.input, decoded.documents))
-    text = count_text(prompt)
+    prompt_text, beside = count_text(prompt), _beside(decoded)
+    has_media = 2 * len(prompt_text) <= len(prompt) or any(kind in prompt for kind in _MEDIA)
     return Facts(
         model=model,
-        text=text,
+        text=prompt_text + count_text(beside) if beside else prompt_text,
         exact_tokens=count_token_ids(prompt),
-        is_text_only=2 * len(text) > len(prompt) and not any(kind in prompt for kind in _MEDIA),
+        is_text_only=not has_media and not _is_more_than_its_text(decoded),
         sequences=sequences,
         output_cap=output_cap,
         is_stream=is_stream,
         wants_usage=not (has_usage_event and options is None),
         tells_usage=not has_usage_event or (isinstance(options, dict) and options.get("include_usage") is True),
     )
+
+
+def _beside(body: _Body) -> bytes:
+    """What an engine puts into a prompt beside what it is about: an agent's tools may be all but a hundredth of it."""
+    return b"".join(
+        (
+            body.tools,
+            body.functions,
+            body.system,
+            body.instructions,
+            body.suffix,
+            body.query,
+            body.queries,
+            body.text_1,
+            body.text_2,
+        )
+    )
+
+
+def _is_more_than_its_text(body: _Body) -> bool:
+    """Whether a prompt's tokens come from elsewhere too, are cut, or are a query's once for each document."""
+    shaping = (
+        body.prompt_embeds,
+        body.previous_response_id,
+        body.conversation,
+        body.chat_template,
+        body.truncate_prompt_tokens,
+    )
+    return any(each != _NULL for each in shaping) or bool(memoryview(body.query))
 
 
 def _value(raw: msgspec.Raw) -> object:

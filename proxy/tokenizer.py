@@ -26,6 +26,10 @@ class _Prompt(msgspec.Struct):
     messages: Any = None
     prompt: Any = None
     input: Any = None
+    system: Any = None
+    instructions: Any = None
+    tools: msgspec.Raw = msgspec.Raw(b"")
+    functions: msgspec.Raw = msgspec.Raw(b"")
 
 
 _decode = msgspec.json.Decoder(_Prompt).decode
@@ -68,14 +72,16 @@ def _load(path: str) -> Any:  # noqa: ANN401 - the package has no types
 def _count(tokenizer: Any, body: bytes) -> int | None:  # noqa: ANN401
     try:
         prompt = _decode(body)
+        parts = (prompt.messages, prompt.prompt, prompt.input, prompt.system, prompt.instructions)
+        texts = [text for part in parts for text in _texts(part)]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    texts = [text for part in (prompt.messages, prompt.prompt, prompt.input) for text in _texts(part)]
+    texts += [bytes(schemas).decode() for schemas in (prompt.tools, prompt.functions) if memoryview(schemas)]
     return sum(len(encoding.ids) for encoding in tokenizer.encode_batch(texts)) if texts else None
 
 
 def _texts(part: object) -> Iterator[str]:
-    """Strings that an engine tokenizes: prompts, and the text of messages."""
+    """Strings that an engine tokenizes: prompts, the text of messages, and the calls of tools in them as JSON."""
     if isinstance(part, str):
         yield part
     elif isinstance(part, list):
@@ -83,3 +89,5 @@ def _texts(part: object) -> Iterator[str]:
             yield from _texts(item)
     elif isinstance(part, dict):
         yield from _texts(part.get("content", part.get("text")))
+        if part.get("tool_calls"):
+            yield msgspec.json.encode(part["tool_calls"]).decode()

@@ -28,6 +28,10 @@ FIELDS = (
     "messages",
     "prompt",
     "input",
+    "tools",
+    "instructions",
+    "query",
+    "prompt_embeds",
 )
 
 
@@ -150,6 +154,60 @@ def test_the_longest_model_may_be_written_in_escapes():
     assert read_facts(CHAT, json.dumps({"model": "😀" * LONGEST_MODEL}).encode()).model == "😀" * LONGEST_MODEL
     with pytest.raises(BadRequest, match="at most"):
         read({"model": "m" * (LONGEST_MODEL + 1)})
+
+
+MESSAGES = [{"role": "user", "content": "hello there"}]
+TOOLS = [{"type": "function", "function": {"name": "look", "description": "look something up in the wide world"}}]
+
+
+@pytest.mark.parametrize(
+    ("path", "about", "beside"),
+    [
+        (CHAT, {"messages": MESSAGES}, {"tools": TOOLS}),
+        (CHAT, {"messages": MESSAGES}, {"functions": TOOLS}),
+        ("/v1/messages", {"messages": MESSAGES}, {"system": "be kind to whoever asks"}),
+        ("/v1/responses", {"input": "hello"}, {"instructions": "be kind to whoever asks", "tools": TOOLS}),
+        ("/v1/rerank", {"documents": ["a", "b"]}, {"query": "which letter comes first"}),
+        ("/v1/score", {}, {"text_1": "a letter", "text_2": ["a", "b"]}),
+        ("/v1/completions", {"prompt": "def f():"}, {"suffix": "return x"}),
+    ],
+)
+def test_all_that_a_template_puts_into_a_prompt_is_counted(path, about, beside):
+    """An agent's tools are a hundred times what it says; every byte of them counts as what is said does."""
+    alone, whole = read(about, path), read({**about, **beside}, path)
+    added = sum(len(msgspec.json.encode(value)) for value in beside.values())
+    assert len(whole.text) - len(alone.text) == added
+
+
+def test_a_prompt_with_tools_teaches_what_a_token_is():
+    """It is text, and all of it is counted."""
+    assert read({"messages": MESSAGES, "tools": TOOLS, "response_format": {"type": "json_object"}}).is_text_only
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("prompt_embeds", "gASVAA=="),
+        ("previous_response_id", "resp_1"),
+        ("conversation", "conv_1"),
+        ("chat_template", "{{ messages }}"),
+        ("truncate_prompt_tokens", 512),
+        ("query", "asked again for each document"),
+    ],
+)
+def test_a_prompt_that_is_more_or_less_than_its_text_teaches_nothing(field, value):
+    """What an engine counts for it has no byte here, or more than one."""
+    assert not read({"messages": MESSAGES, field: value}).is_text_only
+    assert read({"messages": MESSAGES, **({field: None} if field != "query" else {})}).is_text_only
+
+
+@pytest.mark.parametrize("kind", ["image_url", "audio_url", "input_audio", "image_embeds"])
+def test_media_in_a_message_are_no_text_and_a_tool_of_that_name_is(kind):
+    """Only what is said can hold media."""
+    with_media = [{"role": "user", "content": [{"type": kind, kind: "http://a"}]}]
+    assert not read({"messages": with_media}).is_text_only
+    tools = [{"type": "function", "function": {"name": kind}}]
+    assert read({"messages": MESSAGES, "tools": tools}).is_text_only
 
 
 @pytest.mark.parametrize("field", FIELDS)

@@ -26,14 +26,25 @@ def file(tmp_path) -> str:
         ({"prompt": ["a b", "c"]}, 3),
         ({"messages": [{"role": "user", "content": "a b"}, {"role": "user", "content": [{"text": "c d"}]}]}, 4),
         ({"input": "a"}, 1),
+        ({"input": "a", "instructions": "b c"}, 3),
+        ({"messages": [{"role": "user", "content": "a"}], "system": [{"type": "text", "text": "b c d"}]}, 4),
+        ({"messages": [{"content": None, "tool_calls": [{"a": "b"}]}]}, 5),
+        ({"messages": [{"content": "a"}], "tools": [{"a": "b"}]}, 7),
         ({"prompt": "a " * IN_THREAD_BYTES}, IN_THREAD_BYTES),
         ({"temperature": 1}, None),
         ([], None),
     ],
 )
 async def test_the_text_of_a_prompt_is_counted_exactly(file, body, tokens):
-    """Given a tokenizer for a model, prompts and messages count as it counts them."""
+    """Given a tokenizer for a model, all that a template puts into a prompt counts as it counts it."""
     assert await Tokenizers([f"tiny={file}"]).count("tiny", json.dumps(body).encode()) == tokens
+
+
+async def test_a_prompt_nested_without_end_is_left_to_the_estimate(file):
+    """As deep as the decoder reads."""
+    for depth in (500, 900, 990, 10_000):
+        body = b'{"prompt":' + b"[" * depth + b"]" * depth + b"}"
+        assert await Tokenizers([f"tiny={file}"]).count("tiny", body) is None
 
 
 async def test_other_models_and_endless_prompts_are_left_to_the_estimate(file):
