@@ -271,11 +271,12 @@ class _Stream:
                 self._reply.write(passed)
             return
         self.held += passed
-        if b"data:" in self.held:
+        is_too_long = len(self.held) > LONGEST_HELD_EVENT
+        if first_event(self.held) is not None or (is_too_long and b"data:" in self.held):
             if not self._has_event.done():
                 self._has_event.set_result(None)
             self._answer.pause()
-        elif len(self.held) > LONGEST_HELD_EVENT:
+        elif is_too_long:
             self._answer.abort(AnswerTooLarge(f"no event in the first {len(self.held)} bytes"))
 
     async def first_or_end(self, answer: Answer, limit_s: float) -> None:

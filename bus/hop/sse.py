@@ -13,6 +13,12 @@ LONGEST_HELD_EVENT: Final = 256 * 1024
 #: More tokens than any request has: an engine that counts more has lost count, and nothing is learned from it.
 MOST_TOKENS: Final = 100_000_000
 
+#: With these /v1/responses begins before vLLM's engine has taken the request: they say that it has come, and no more.
+_PROLOGUE: Final = ("response.created", "response.queued", "response.in_progress")
+
+#: With these it says that the request failed.
+_FAILURES: Final = ("response.failed", "error")
+
 _GOOD_ENDS: Final = (b"[DONE]", b'"finish_reason":"', b'"finish_reason": "', b'"usage":{', b'"usage": {')
 _ENDS: Final = (b"\n\n", b"\r\n\r\n")
 
@@ -53,7 +59,7 @@ class EventTap:
             cut = max(data.rfind(end) + len(end) if end in data else 0 for end in _ENDS)
             if len(data) - cut <= LONGEST_HELD_EVENT:
                 data, self._tail = data[:cut], data[cut:]
-        if b'{"error"' in data:
+        if b'{"error"' in data or b'"response.failed"' in data:
             self.has_error = self.has_error or any(is_error_event(event) for event in _events(data))
         if b'"usage"' in data and data.count(b'"usage"') > data.count(b'"usage":null'):
             return self._take_usage(data)
@@ -108,14 +114,21 @@ class _Chunk(msgspec.Struct):
     choices: list[msgspec.Raw] | None = None
     usage: msgspec.Raw = msgspec.Raw(b"null")
     error: msgspec.Raw = msgspec.Raw(b"null")
+    type: Any = None
 
 
 class _Coded(msgspec.Struct):
     code: Any = None
 
 
+class _CodedResponse(msgspec.Struct):
+    error: _Coded | None = None
+
+
 class _CodedError(msgspec.Struct):
-    error: _Coded
+    error: _Coded | None = None
+    response: _CodedResponse | None = None  # the event response.failed
+    code: Any = None  # the event error
 
 
 #: What decoding raises for bytes that are no JSON, no UTF-8 or nested without end.
@@ -180,11 +193,12 @@ def event_data(event: bytes) -> bytes:
 
 
 def is_error_event(event: bytes) -> bool:
-    """Whether an event says that the request failed: JSON with an `error` that is not null."""
+    """Whether an event says that the request failed: JSON with an `error` that is not null, or of such a type."""
     try:
-        return bytes(_decode_chunk(event_data(event)).error) != b"null"
+        chunk = _decode_chunk(event_data(event))
     except _UNREADABLE:
         return False
+    return bytes(chunk.error) != b"null" or chunk.type in _FAILURES
 
 
 def ends_with_error(data: bytes) -> bool:
@@ -226,14 +240,24 @@ def error_code(event: bytes) -> int | None:
 
     >>> error_code(b'data: {"error":{"code":503}}'), error_code(b'data: {"error":"no"}'), error_code(b"data: {}")
     (503, 500, None)
+    >>> error_code(b'data: {"type":"response.failed","response":{"error":{"code":"rate_limit_exceeded"}}}')
+    429
     """
     if not is_error_event(event):
         return None
     try:
-        code = _decode_coded(event_data(event)).error.code
+        coded = _decode_coded(event_data(event))
     except _UNREADABLE:
         return 500
-    return code if type(code) is int else 500
+    told = coded.error or (coded.response and coded.response.error) or coded
+    return told.code if type(told.code) is int else 500 if coded.error else _status_of(told.code)
+
+
+def _status_of(word: object) -> int:
+    """Status of what /v1/responses names as the code of an error."""
+    if word == "rate_limit_exceeded":
+        return 429
+    return 400 if isinstance(word, str) and word.startswith("invalid_") else 500
 
 
 def is_json(body: bytes) -> bool:
@@ -250,8 +274,23 @@ def is_json(body: bytes) -> bool:
 
 
 def first_event(data: bytes) -> bytes | None:
-    """First event with data in `data`; comments, as keep-alives are, do not count."""
-    return next((event for event in _events(data) if b"data:" in event), None)
+    """First event with data that says something of the work; comments, as keep-alives are, do not count.
+
+    Nor does that a response was created, or is "in progress".
+
+    >>> first_event(b': wait\\n\\ndata: {"type":"response.created"}\\n\\ndata: {"choices":[]}\\n\\n')
+    b'data: {"choices":[]}\\n\\n'
+    """
+    return next((event for event in _events(data) if b"data:" in event and not _is_prologue(event)), None)
+
+
+def _is_prologue(event: bytes) -> bool:
+    if b'"response.' not in event:
+        return False
+    try:
+        return _decode_chunk(event_data(event)).type in _PROLOGUE
+    except _UNREADABLE:
+        return False
 
 
 def _is_usage_event(event: bytes) -> bool:

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.hop.sse import LONGEST_HELD_EVENT, EventTap, Usage, event_data, first_event, is_error_event, read_usage
+from bus.hop.sse import (
+    LONGEST_HELD_EVENT,
+    EventTap,
+    Usage,
+    ends_with_error,
+    error_code,
+    event_data,
+    first_event,
+    is_error_event,
+    read_usage,
+)
 
 RECORDINGS = Path(__file__).parent.parent / "data" / "engines"
 
@@ -251,3 +261,57 @@ def test_read_usage_never_raises(body):
     """An engine may say anything."""
     read_usage(body)
     read_usage(b'{"usage":' + body + b"}")
+
+
+# -- /v1/responses
+
+
+def test_the_recorded_begin_of_a_response_is_no_event_of_its_work():
+    """It comes before the engine has taken the request; what comes first of the work comes after it."""
+    stream = next(stream for name, stream in RECORDED.items() if "/v1/responses" in name)
+    at = stream.index(b'"type":"response.in_progress"')
+    end = stream.index(b"\n\n", at) + 2
+    assert first_event(stream[:end]) is None
+    first = first_event(stream)
+    assert first is not None
+    assert stream[end:].startswith(first)
+    assert b'"type":"response.output_item.added"' in first
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'data: {"choices":[{"delta":{"content":"\\"type\\":\\"response.created\\""}}]}\n\n',
+        b'data: {"type":"response.output_text.delta","delta":"response.created"}\n\n',
+        b'data: {"type":"response.created"\n\n',
+        b'data: "response.created"\n\n',
+    ],
+    ids=["content", "delta", "no JSON", "a word"],
+)
+def test_only_the_type_of_an_event_makes_it_a_begin(event):
+    """What a model writes is its work."""
+    assert first_event(event) == event
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b'{"type":"response.failed","response":{"error":{"code":"server_error","message":"x"}}}', 500),
+        (b'{"type":"response.failed","response":{"error":{"code":"rate_limit_exceeded"}}}', 429),
+        (b'{"type":"response.failed","response":{"error":{"code":"invalid_prompt"}}}', 400),
+        (b'{"type":"response.failed","response":{"error":null}}', 500),
+        (b'{"type":"response.failed"}', 500),
+        (b'{"type":"response.failed","response":7}', 500),
+        (b'{"type":"error","code":"server_error","message":"x"}', 500),
+        (b'{"type":"error","code":null,"message":"x"}', 500),
+        (b'{"type":"error","error":{"type":"overloaded_error","message":"x"}}', 500),
+        (b'{"error":{"code":"invalid_api_key"}}', 500),
+        (b'{"type":"response.completed","response":{"error":null}}', None),
+        (b'{"type":["error"]}', None),
+    ],
+)
+def test_a_response_that_failed_is_an_error_as_any_other(data, code):
+    """In its own words: their codes are words, and its error stands inside the response."""
+    event = b"event: x\ndata: " + data + b"\n\n"
+    assert error_code(event) == code
+    assert ends_with_error(event) is (code == 500 and b'"error"' in data)

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from bus.hop.headers import BROKE, REFUSED, VERDICT
-from tests.hop.scripted import Asked, Peer
-from tests.workers.answering import DONE, EVENT, USAGE, turns
+from bus.hop.sse import LONGEST_HELD_EVENT
+from tests.hop.scripted import Asked, Peer, until
+from tests.workers.answering import COMPLETED, CREATED, DELTA, DONE, EVENT, USAGE, turns
 
 REFUSAL = b'data: {"error":{"message":"queue is full","type":"service_unavailable","param":null,"code":503}}\n\n'
 
@@ -157,6 +158,87 @@ async def test_a_stream_without_any_event_passes_as_it_is(site):
     """An empty body, or one whose only line has no end, is the engine's own answer."""
     one = await site(stream(b"data: x"))
     assert await (await one.ask()).answer() == (200, b"data: x")
+
+
+# -- /v1/responses
+
+
+async def test_that_a_response_was_created_is_no_first_event(site):
+    """It is said before the engine has the request: it is held as a comment is, and leaves with what comes next."""
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        peer.start_stream(CREATED)
+        await may_go_on.wait()
+        peer.chunk(DELTA)
+        await may_end.wait()
+        peer.chunk(COMPLETED)
+        peer.chunk(b"")
+
+    may_go_on, may_end = asyncio.Event(), asyncio.Event()
+    one = await site(respond)
+    caller = await one.ask(path="/v1/responses")
+    await until(lambda: one.posts)
+    await turns()
+    assert one.counts() == {"PREFILL": 1}
+    assert not caller.has_bytes
+    may_go_on.set()
+    assert await caller.head() == 200
+    assert await caller.piece() == CREATED + DELTA
+    assert one.counts() == {"DECODE": 1}
+    may_end.set()
+    assert await caller.body() == COMPLETED
+    await one.comes_to_rest()
+    assert one.outcomes() == {"answered": 1}
+
+
+FAILED = b'event: response.failed\ndata: {"response":{"error":{"code":"%b"}},"type":"response.failed"}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("event", "verdict", "outcome"),
+    [
+        (REFUSAL, REFUSED, "declined"),
+        (FAILED % b"rate_limit_exceeded", REFUSED, "declined"),
+        (FAILED % b"server_error", BROKE, "failed"),
+        (FAILED % b"invalid_prompt", None, "rejected"),
+    ],
+    ids=["error event", "failed: busy", "failed", "failed: the client's fault"],
+)
+async def test_a_refusal_after_a_response_was_created_is_one_before_the_first_event(site, event, verdict, outcome):
+    """It may go elsewhere, and one that declines is not a failing engine."""
+    one = await site(stream(CREATED, event))
+    caller = await one.ask(path="/v1/responses")
+    assert await caller.answer() == (200, CREATED + event)
+    assert caller.headers.get(VERDICT) == verdict
+    await one.comes_to_rest()
+    assert one.outcomes() == {outcome: 1}
+    assert not one.instance.health.is_failing
+    assert not one.instance.predictions
+
+
+async def test_an_engine_that_breaks_after_a_response_was_created_has_not_begun(site):
+    """As vLLM ends the connection where its generator raises: 502, and elsewhere."""
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        peer.start_stream(CREATED)
+        await peer.drain()
+        peer.close()
+
+    one = await site(respond)
+    caller = await one.ask(path="/v1/responses")
+    status, _ = await caller.answer()
+    assert (status, caller.headers[VERDICT]) == (502, BROKE)
+
+
+async def test_a_begin_of_a_response_too_long_to_be_held_passes(site):
+    """It repeats what was asked, tools and all, and is no flood: only the retry elsewhere is lost."""
+    tools = b'"' + b"t" * (LONGEST_HELD_EVENT // 2) + b'"'
+    begin = CREATED.replace(b'"in_progress"}', b'"in_progress","tools":[%b]}' % tools)
+    one = await site(stream(begin, DELTA, COMPLETED))
+    caller = await one.ask(path="/v1/responses")
+    assert await caller.answer() == (200, begin + DELTA + COMPLETED)
+    await one.comes_to_rest()
+    assert one.outcomes() == {"answered": 1}
 
 
 # -- the usage event
