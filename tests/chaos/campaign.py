@@ -106,7 +106,9 @@ class Campaign:
 
     async def _strike(self, fault: Fault, victim: str) -> Span | None:
         """Make a fault, hold it, undo it."""
-        span = Span(fault.name, fault.deserts, self._now(), in_flight=len(self.ledger.running()))
+        replica = self.stand.replica_url(victim) if fault.hits == "replica" else ""
+        in_flight = len(self.ledger.running())
+        span = Span(fault.name, fault.deserts, self._now(), replica=replica, in_flight=in_flight)
         self.ledger.spans.append(span)
         try:
             async with fault.strike(Blow(self.stand, victim, self._rng)):

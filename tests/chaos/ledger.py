@@ -30,7 +30,7 @@ class Verdict(Enum):
 
     ANSWERED = "answered"
     DESERVED = "failed with the error its fault deserves"
-    LOST = "lost: failed though nothing had come"
+    LOST = "lost: failed though nothing had come, or dropped by a replica that nobody had killed"
     BROKEN = "broken after its first event, and told so"
     BROKEN_UNTOLD = "broken after its first event without a word, or with a forged end"
     RUNNING = "not over"
@@ -50,8 +50,10 @@ class Call(msgspec.Struct):
     status: int | None = None
     instance: str | None = None
     replica: str = ""
-    resent: int = 0
-    """How often the balancer has sent it again since no response head came."""
+    refused: int = 0
+    """How often a replica refused the connection: nothing was sent, and the balancer went elsewhere."""
+    dropped_by: list[str] = []
+    """Replicas that had it, or may have had it, and gave no response head: the balancer sent it to another one."""
     detail: str = ""
 
     @property
@@ -69,6 +71,8 @@ class Deserts(msgspec.Struct, frozen=True):
     """Streams that had begun may break, and say so."""
     untold: bool = False
     """Streams may end without an error event: nobody is left to write it, or the engine itself ended them so."""
+    drops: bool = False
+    """What a replica had without having begun to answer may have to be sent again: it was killed."""
 
 
 class Span(msgspec.Struct):
@@ -82,6 +86,8 @@ class Span(msgspec.Struct):
     """When everything was as before: what waited was answered, and the parts saw each other again."""
     in_flight: int = 0
     note: str = ""
+    replica: str = ""
+    """URL of the replica that was hit, whose requests alone it excuses; empty: a fault of something behind them all."""
 
     def touches(self, call: Call) -> bool:
         """Whether the request lived while the fault, or its aftermath, did."""
@@ -118,18 +124,28 @@ class Ledger:
         return [call for call in self.calls[-2000:] if call.ending is None]
 
     def deserts(self, call: Call) -> Deserts:
-        """What a request may get instead of an answer: what any of the faults it lived through allows."""
-        found = [span.deserts for span in self.spans_of(call)]
+        """What a request may get instead of an answer: what any of the faults it lived through allows.
+
+        A fault of a replica excuses nothing of what another one answered.
+        """
+        found = [span.deserts for span in self.spans_of(call) if span.replica in ("", call.replica)]
         return Deserts(
             frozenset[int]().union(*(each.statuses for each in found)),
             any(each.breaks_streams for each in found),
             any(each.untold for each in found),
         )
 
+    def is_dropped(self, call: Call) -> bool:
+        """Whether a replica had the request and dropped it, though nobody had killed that replica."""
+        killed = {span.replica for span in self.spans_of(call) if span.deserts.drops}
+        return not killed.issuperset(call.dropped_by)
+
     def verdict(self, call: Call) -> Verdict:
         """What became of a request."""
         if call.ending is None:
             return Verdict.RUNNING
+        if self.is_dropped(call):
+            return Verdict.LOST  # that it was sent again is the balancer's merit
         if call.ending is Ending.WHOLE:
             return Verdict.ANSWERED
         deserts = self.deserts(call)

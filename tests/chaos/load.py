@@ -1,7 +1,8 @@
 """The load: trace-shaped, seeded, open loop, half streams and half plain, by clients that count and never forgive.
 
 A client tries nothing again. In front of the replicas it plays the balancer that every fleet has: where no response
-head came, the connection being refused or lost, it sends the request to another replica.
+head came, the connection being refused or lost, it sends the request to another replica. A connection that is refused
+costs nothing; whoever takes a request and drops it is named in the ledger, which judges whether that may be.
 """
 
 import asyncio
@@ -131,8 +132,12 @@ class Load:
             except TimeoutError:
                 call.detail = f"no response head within {PATIENCE_S:g} s"
                 return Ending.NOTHING
-            except aiohttp.ClientConnectionError as fault:
-                call.detail, call.resent = repr(fault), call.resent + 1
+            except aiohttp.ClientConnectorError as fault:
+                call.detail, call.refused = repr(fault), call.refused + 1
+                continue
+            except aiohttp.ClientConnectionError as fault:  # it was connected: the request was sent, or a part of it
+                call.detail = repr(fault)
+                call.dropped_by.append(url)
                 continue
             except aiohttp.ClientError as fault:
                 call.detail = repr(fault)

@@ -27,7 +27,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[Row]
     skipped: dict[str, str]
     faults: list[str]
-    """Requests that were lost, or broken in a way that no fault explains: one line each."""
+    """Requests that were lost, are not over, or broke in a way that no fault explains: one line each."""
     left: dict[str, float]
     """Counts of requests under way, anywhere, after the last one had ended: none."""
     lag_s: float
@@ -42,11 +42,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missed(self) -> list[str]:
-        """What was aimed at and not reached, a line each."""
+        """What was aimed at and not reached, a line each: every request of `faults`, whatever was near it, is one."""
+        return [*self.faults, *self.aims_missed]
+
+    @property
+    def aims_missed(self) -> list[str]:
+        """What was not reached beside single requests."""
         found = []
         for row in self.rows:
-            if row.lost or row.undue:
-                found.append(f"{row.fault}: {row.lost} lost, {row.undue} not explained by the fault")
             if row.note:
                 found.append(f"{row.fault}: {row.note}")
             aim_s = self.recovery_aim_s
@@ -68,9 +71,10 @@ def report(
             near = ", ".join(span.fault for span in ledger.spans if span.touches(call)) or "no fault"
             ending = call.ending.value if call.ending else "not over"
             kind = "stream" if call.is_stream else "plain"
+            dropped = f", dropped by {' and '.join(call.dropped_by)}" if ledger.is_dropped(call) else ""
             faults.append(
-                f"{kind} request {call.number} ({near}): {ending}, status {call.status}, instance {call.instance}, "
-                f"after {(call.ended_s or call.sent_s) - call.sent_s:.2f} s: {call.detail}"
+                f"{kind} request {call.number} ({near}): {ending}{dropped}, status {call.status}, "
+                f"instance {call.instance}, after {(call.ended_s or call.sent_s) - call.sent_s:.2f} s: {call.detail}"
             )
     return Report(
         seed=seed,
@@ -136,7 +140,8 @@ def text(found: Report) -> str:
     lines += [f"SKIPPED {name}: {why}" for name, why in found.skipped.items()]
     lines += [f"FAULT   {line}" for line in found.faults[:SHOWN]]
     lines += [f"FAULT   and {len(found.faults) - SHOWN} more, all in the JSON"] if len(found.faults) > SHOWN else []
-    lines += [f"MISSED  {line}" for line in found.missed] or ["every aim reached"]
+    lines += [f"MISSED  {line}" for line in found.aims_missed]
+    lines += [] if found.missed else ["every aim reached"]
     return "\n".join(lines)
 
 

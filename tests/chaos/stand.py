@@ -102,7 +102,11 @@ class Stand:
     @property
     def replica_urls(self) -> list[str]:
         """Where the balancer sends requests, whoever lives."""
-        return [f"http://{HOST}:{self.seats[name].port}" for name in self._replicas]
+        return [self.replica_url(name) for name in self._replicas]
+
+    def replica_url(self, name: str) -> str:
+        """Where a replica is reached, whether it lives or not."""
+        return f"http://{HOST}:{self.seats[name].port}"
 
     @property
     def engine_names(self) -> list[str]:

@@ -77,6 +77,33 @@ def test_a_fault_excuses_nobody_who_did_not_live_through_it(ledger):
     assert not ledger.is_allowed(call(0, 105.1, ending=Ending.ERROR_EVENT))
 
 
+@pytest.mark.parametrize(
+    ("dropped_by", "drops", "sent_s", "is_lost"),
+    [
+        ([], False, 101.0, False),
+        (["r1"], True, 101.0, False),
+        (["r1"], True, 105.5, True),
+        (["r1"], False, 101.0, True),
+        (["r2"], True, 101.0, True),
+        (["r1", "r2"], True, 101.0, True),
+    ],
+    ids=["by nobody", "killed", "before or after", "told to end", "another", "another too"],
+)
+def test_what_a_replica_dropped_is_lost_unless_it_was_killed(ledger, dropped_by, drops, sent_s, is_lost):
+    """That the balancer sent it again, and that it was answered in the end, excuses nobody."""
+    ledger.spans[0].deserts, ledger.spans[0].replica = Deserts(drops=drops), "r1"
+    one = call(0, sent_s, replica="r3", dropped_by=dropped_by)
+    assert ledger.verdict(one) is (Verdict.LOST if is_lost else Verdict.ANSWERED)
+    assert ledger.is_allowed(one) is not is_lost
+
+
+def test_a_killed_replica_excuses_no_stream_of_another_one(ledger):
+    """Its own break; those of the others have no reason to."""
+    ledger.spans[0].deserts, ledger.spans[0].replica = Deserts(breaks_streams=True, untold=True), "r1"
+    assert ledger.is_allowed(call(0, 101, ending=Ending.CUT, replica="r1"))
+    assert not ledger.is_allowed(call(0, 101, ending=Ending.CUT, replica="r2"))
+
+
 def test_recovery_is_the_first_of_twenty_unaffected_in_a_row(ledger):
     """A slow, a failed and a running request each begin the row anew."""
     ledger.calls += [call(number, 100 + number / 10) for number in range(60)]

@@ -140,7 +140,7 @@ PARTS: Final = (
         name="proxy SIGKILL",
         strike=replica_killed,
         hits="replica",
-        deserts=Deserts(breaks_streams=True, untold=True),
+        deserts=Deserts(breaks_streams=True, untold=True, drops=True),
         is_short=True,
         is_restart=True,
     ),
