@@ -74,7 +74,7 @@ class ProxyConfig(CostSettings, frozen=True, kw_only=True):
     ] = 500
     silence_timeout_s: Annotated[
         float, Meta(gt=0, le=86_400, description="Longest silence between two bytes of a running answer, s.")
-    ] = 90.0
+    ] = 330.0
     head_timeout_s: Annotated[
         float, Meta(gt=0, le=3600, description="Longest time for a request's head to come, s.")
     ] = 15.0

@@ -102,8 +102,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(gt=0, le=86_400, description="Longest wait for the first event or the plain answer, s.")
     ] = 600.0
     silence_timeout_s: Annotated[
-        float, Meta(gt=0, le=86_400, description="Longest silence between two bytes of a running stream, s.")
-    ] = 60.0
+        float,
+        Meta(gt=0, le=86_400, description="Longest silence of a running stream, s; a tool call may come in one piece."),
+    ] = 300.0
     drain_s: Annotated[
         float, Meta(ge=0, le=86_400, description="How long running requests may take to finish after SIGTERM, s.")
     ] = 30.0

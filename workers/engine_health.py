@@ -22,7 +22,8 @@ from workers.gate import Gate
 log = logging.getLogger("forebay.worker")
 
 #: Failures without an answer between them that say so: one may be the fault of its request. A stream that has begun and
-#: breaks is no request's fault, and counts as all of them.
+#: breaks is no request's fault, and counts as all of them; one that falls silent counts as one, since an engine that
+#: reads tool calls says nothing before it has the whole of one.
 FAILURES: Final = 2
 
 #: Time from a failure to the first request of our own, s; each that fails doubles it.
@@ -75,13 +76,15 @@ class EngineHealth:
         return self._failures >= FAILURES
 
     def saw(self, outcome: str, *, sent_s: float, has_begun: bool = False) -> None:
-        """A request has ended that was sent at `sent_s`: "answered" and "failed" say something of the engine.
+        """A request has ended that was sent at `sent_s`: "answered", "failed" and "silent" say something of the engine.
 
         An answer to one that was sent before the last failure says nothing of the time after it. `has_begun`: it was a
         stream, and had had its first event.
         """
         if outcome == "failed":
             self._failed(FAILURES if has_begun else 1)
+        elif outcome == "silent":
+            self._failed(1)
         elif outcome == "answered" and sent_s >= self._failed_at_s:
             self._works_again()
 

@@ -101,9 +101,10 @@ class InstanceMetrics:
         self._outcomes: dict[str, Counter] = {}
 
     def count(self, outcome: str) -> None:
-        """One request ended as `outcome`: answered, rejected, declined, failed, refused, late or cancelled.
+        """One request ended as `outcome`: answered, rejected, declined, failed, silent, refused, late or cancelled.
 
-        What the client did wrong is rejected, what the engine did not take is declined, what we did not, refused.
+        What the client did wrong is rejected, what the engine did not take is declined, what we did not, refused. A
+        stream is silent that had begun and then brought nothing for too long.
         """
         child = self._outcomes.get(outcome)
         if child is None:

@@ -231,8 +231,10 @@ class _Exchange:
             await reply.relay(answer, silence_s=self._silence_s, through=stream.take)
         except HopFailed as fault:
             log.warning("instance %s: request %s broke in mid-stream: %s", self._instance.id, self._entry.id, fault)
+            is_silent = isinstance(fault, AnswerTooSlow)
+            self.outcome = "silent" if is_silent else "failed"
             if reply.ends_at_event:
-                code = "engine_silent" if isinstance(fault, AnswerTooSlow) else "engine_broke_off"
+                code = "engine_silent" if is_silent else "engine_broke_off"
                 reply.write(error_event(f"the engine broke off: {fault}", kind="upstream_error", code=code))
             elif self._request.transport is not None:
                 self._request.transport.abort()  # half an event is out: another would become part of it

@@ -91,6 +91,28 @@ async def test_a_stream_that_breaks_after_it_began_is_no_requests_fault(site):
     await until(lambda: one.instance.health.is_failing)
 
 
+@pytest.mark.parametrize("works", [True, False], ids=["works", "hangs"])
+async def test_a_stream_that_falls_silent_makes_its_worker_ask_and_no_more(site, monkeypatch, works):
+    """It may hold a long tool call, of which nothing is told before its end: the engine's own answer decides."""
+    monkeypatch.setattr(engine_health, "WORK_S", 0.1)
+
+    async def respond(peer: Peer, asked: Asked) -> None:
+        if asked.target == "/v1/completions" and works:
+            return stream(peer, WHOLE)
+        peer.start_stream(EVENT)
+        await peer.gone()
+        return None
+
+    one = await site(respond, silence_timeout_s=0.05)
+    changes = []
+    one.instance.health._on_change = lambda: changes.append(one.instance.health.is_failing)
+    assert b'"code":"engine_silent"' in (await (await one.ask()).answer())[1]
+    await until(lambda: one.outcomes() == {"silent": 1})
+    assert not one.instance.health.is_failing
+    await until(lambda: len(one.posts) >= 2 and (bool(changes) or not one.instance.health._failures))
+    assert changes == ([] if works else [True])
+
+
 async def test_a_request_that_is_answered_lets_the_engine_back_too(site):
     """Whatever tells that it works."""
     answers = iter([fail, fail, lambda peer: stream(peer, WHOLE)])
