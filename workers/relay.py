@@ -149,7 +149,12 @@ class Relay:
         return body
 
     async def _pass_through(self, request: web.BaseRequest) -> web.StreamResponse:
-        headers = engine_bound(request, self._instance.engine_headers, forwards_key=self._config.forward_authorization)
+        headers = engine_bound(
+            request,
+            self._instance.engine_headers,
+            request_id=request.headers.get(REQUEST_ID, ""),
+            forwards_key=self._config.forward_authorization,
+        )
         body = await read_body(request, limit_bytes=BODY_LIMIT_BYTES)
         try:
             answer = await self._instance.engine.exchange(
@@ -185,7 +190,12 @@ class _Exchange:
         answer = await instance.engine.exchange(
             request.method,
             request.raw_path,
-            engine_bound(request, instance.engine_headers, forwards_key=instance.config.forward_authorization),
+            engine_bound(
+                request,
+                instance.engine_headers,
+                request_id=self._entry.id if request.headers.get(REQUEST_ID) else "",
+                forwards_key=instance.config.forward_authorization,
+            ),
             body,
             head_timeout_s=limit_s,
             on_sent=lambda _: instance.advance(self._entry, Stage.PREFILL),
@@ -303,17 +313,19 @@ class _Stream:
             self._reply.write(rest)
 
 
-def engine_bound(request: web.BaseRequest, engine_headers: RawHeaders, *, forwards_key: bool = False) -> RawHeaders:
+def engine_bound(
+    request: web.BaseRequest, engine_headers: RawHeaders, *, request_id: str, forwards_key: bool = False
+) -> RawHeaders:
     """Headers for the engine: the client's without private ones, the request id, and the engine's key.
 
-    `forwards_key`: the client's Authorization too, unless the engine has a key of its own.
+    `request_id` is the client's own, or one made of it where that runs already: vLLM refuses an id that it has, or dies
+    of it. `forwards_key`: the client's Authorization too, unless the engine has a key of its own.
     """
     has_key = any(name == b"authorization" for name, _ in engine_headers)
     drop = PRIVATE - {b"authorization"} if forwards_key and not has_key else PRIVATE
     headers = forwardable(request.raw_headers, drop=drop)
-    request_id = request.headers.get(REQUEST_ID)
     if request_id:
-        headers.append((REQUEST_ID.encode(), request_id.encode("latin-1", "ignore")))
+        headers.append((REQUEST_ID.encode(), request_id.encode("utf-8", "surrogateescape")))
     return headers + engine_headers
 
 

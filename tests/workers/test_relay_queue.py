@@ -44,6 +44,32 @@ async def test_the_engine_gets_the_request_as_it_is(site):
     assert not {"cookie", "x-custom", "x-forebay-reservation", "connection"} & asked.headers.keys()
 
 
+async def test_no_two_requests_on_the_engine_have_one_id(site):
+    """A backend gives the id of its own request to all that it asks meanwhile; each keeps its bytes, ASCII or not."""
+    may_end = asyncio.Event()
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        await may_end.wait()
+        peer.answer(ANSWER)
+
+    one = await site(respond, slots=8)
+    callers = [await one.ask(is_stream=False, x_request_id=name) for name in ("a", "a", "a", "\u00e9", "\u00e9")]
+    await until(lambda: len(one.posts) == 5)
+    ids = [asked.headers["x-request-id"].encode("latin-1").decode() for asked in one.posts]
+    assert len(set(ids)) == 5
+    assert {"a", "\u00e9"} <= set(ids)
+    may_end.set()
+    for caller in callers:
+        assert (await caller.answer())[0] == 200
+    may_end.clear()
+    await one.comes_to_rest()
+    caller = await one.ask(is_stream=False, x_request_id="a")
+    await until(lambda: len(one.posts) == 6)
+    assert one.posts[5].headers["x-request-id"] == "a"  # free again
+    may_end.set()
+    assert (await caller.answer())[0] == 200
+
+
 async def test_other_methods_pass_without_the_queue(site):
     """Nothing is accepted, whatever the engine says."""
     one = await site(plain())
