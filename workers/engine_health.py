@@ -15,9 +15,10 @@ import msgspec
 from bus.hop.client import HopClient
 from bus.hop.errors import HopFailed
 from bus.hop.headers import RawHeaders
-from bus.hop.sse import ends_well, ends_with_error, error_code, first_event
+from bus.hop.sse import ends_well, ends_with_error, first_event
 from bus.seldom import Seldom
 from workers.gate import Gate
+from workers.verdicts import meaning, meaning_of_event
 
 log = logging.getLogger("forebay.worker")
 
@@ -140,10 +141,10 @@ class EngineHealth:
         except (HopFailed, TimeoutError):
             return "failed"
         if answer.status != 200:
-            return _outcome_of(answer.status)
+            return _outcome_of(meaning(answer.status, body))
         if ends_well(body) and not ends_with_error(body):
             return "answered"
-        return _outcome_of(error_code(first_event(body) or b"") or 500)
+        return _outcome_of(meaning_of_event(first_event(body)) or 500)
 
 
 def _outcome_of(status: int) -> str:

@@ -38,13 +38,13 @@ from bus.hop.sse import (
     EventTap,
     Usage,
     asking_for_usage,
-    error_code,
     first_event,
     is_json,
     read_usage,
 )
 from workers.instance import Instance, Refused
 from workers.timeline import Request, Stage
+from workers.verdicts import DECLINED, KEY_REFUSALS, REFUSALS, meaning, meaning_of_event, verdict_on
 
 log = logging.getLogger("forebay.worker")
 
@@ -53,15 +53,6 @@ HELD_ANSWER_BYTES: Final = 8 * 1024 * 1024
 
 #: Longest body a worker reads: the proxy's own limit is what clients meet.
 BODY_LIMIT_BYTES: Final = 4096 * 1024 * 1024
-
-#: Statuses with which an engine refuses a request that another may take.
-REFUSALS: Final = frozenset({429, 500, 502, 503, 504})
-
-#: The same where the key that the engine was shown is ours: a wrong one is no fault of the client's.
-KEY_REFUSALS: Final = frozenset({401, 403})
-
-#: Of those the ones that an engine gives before it looks at a request: full, its model not loaded, a key that is none.
-_DECLINED: Final = frozenset({401, 403, 429, 503})
 
 #: Bytes of a body that make one token when no proxy has said how many there are.
 _BYTES_PER_TOKEN: Final = 4
@@ -211,15 +202,17 @@ class _Exchange:
     async def _plain(self, answer: Answer) -> web.StreamResponse:
         """Pass on an answer that comes in one piece, an error of the engine included."""
         reply = await _relay_plain(self._request, answer, self._silence_s, self._refusals)
-        if answer.status < 400 and answer.is_complete:
+        body = reply.body if isinstance(reply, web.Response) and isinstance(reply.body, bytes) else None
+        status = meaning(answer.status, body or b"")
+        if status < 400 and answer.is_complete:
             self.outcome = "answered"
-            if isinstance(reply, web.Response) and isinstance(reply.body, bytes):
-                self._finish(_usage_of(answer, reply.body))
-        elif answer.status in self._refusals and verdict_on(answer.status) == REFUSED:
+            if body is not None:
+                self._finish(_usage_of(answer, body))
+        elif status in self._refusals and verdict_on(status) == REFUSED:
             self.outcome = "declined"
-        elif 400 <= answer.status < 500:
+        elif 400 <= status < 500:
             self.outcome = "rejected"
-        elif answer.status >= 500 and answer.status not in self._refusals:
+        elif status >= 500 and status not in self._refusals:
             self.outcome = "declined"
         return reply
 
@@ -228,12 +221,12 @@ class _Exchange:
         stream = _Stream(EventTap(strips_usage=self._ticket.strips_usage), answer)
         answer.forward(stream.take, silence_s=max(limit_s, self._silence_s))
         await stream.first_or_end(answer, limit_s)
-        headers = reply_headers(answer, self._refusals)
+        headers = reply_headers(answer)
         event = first_event(stream.held)
-        status = error_code(event) if event is not None else None
+        status = meaning_of_event(event)
         if status is None and event is not None:
             self._instance.advance(self._entry, Stage.DECODE)
-        elif status is not None and (status in _DECLINED or status >= 500):  # else it is the client's own mistake
+        elif status is not None and (status in DECLINED or status >= 500):  # else it is the client's own mistake
             headers.append((VERDICT, verdict_on(status)))
         reply = await StreamReply.start(self._request, answer.status, headers)
         stream.flow_to(reply)
@@ -250,8 +243,8 @@ class _Exchange:
                 self._request.transport.abort()  # half an event is out: another would become part of it
             return reply.response
         stream.take_rest()
-        if status is not None and (status < 500 or status in _DECLINED):
-            self.outcome = "declined" if status in _DECLINED else "rejected"
+        if status is not None and (status < 500 or status in DECLINED):
+            self.outcome = "declined" if status in DECLINED else "rejected"
         else:
             is_broken = stream.tap.has_error or reply.is_broken(self._request.path)
             self.outcome = "failed" if is_broken else "answered"
@@ -341,29 +334,20 @@ def _usage_of(answer: Answer, body: bytes) -> Usage | None:
     return usage
 
 
-def reply_headers(answer: Answer, refusals: frozenset[int] = REFUSALS) -> RawReply:
-    """Headers of an engine's answer that go back, marked where its status is a refusal."""
-    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in forwardable(answer.headers)]
-    if answer.status in refusals:
-        headers.append((VERDICT, verdict_on(answer.status)))
-    return headers
-
-
-def verdict_on(code: int) -> str:
-    """What an engine's error says: that it declined the request before it looked at it, or that it broke on it.
-
-    >>> verdict_on(503), verdict_on(500)
-    ('refused', 'broke')
-    """
-    return REFUSED if code in _DECLINED else BROKE
+def reply_headers(answer: Answer) -> RawReply:
+    """Headers of an engine's answer that go back."""
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in forwardable(answer.headers)]
 
 
 async def _relay_plain(
     request: web.BaseRequest, answer: Answer, silence_s: float, refusals: frozenset[int] = REFUSALS
 ) -> web.StreamResponse:
     """Pass on a plain answer: whole if it is small, so that a broken one is an error and not half an answer."""
-    headers = reply_headers(answer, refusals)
     body = await answer.whole(HELD_ANSWER_BYTES, silence_s=silence_s)
+    headers = reply_headers(answer)
+    status = meaning(answer.status, body or b"")
+    if status in refusals:
+        headers.append((VERDICT, verdict_on(status)))
     if body is not None:
         return web.Response(status=answer.status, body=body, headers=CIMultiDict(headers))
     reply = await StreamReply.start(request, answer.status, headers)

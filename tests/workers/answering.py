@@ -15,6 +15,13 @@ COMPLETED = b'event: response.completed\ndata: {"response":{"status":"completed"
 ANSWER = b'{"choices":[{"index":0,"text":"x"}],"usage":{"prompt_tokens":20,"completion_tokens":3}}'
 
 
+#: What vLLM answers with status 500 while it shuts down.
+SHUTS_DOWN = (
+    b'{"error":{"message":"cannot schedule new futures after shutdown","type":"InternalServerError","param":null,'
+    b'"code":500}}'
+)
+
+
 def plain(body: bytes = ANSWER, **more: str):
     """An engine that answers in one piece."""
     return lambda peer, _: peer.answer(body, **more)

@@ -8,7 +8,7 @@ from bus.keys import pressure_key
 from bus.record import decode_record
 from tests.bus.worker import until
 from tests.hop.scripted import Asked, Peer
-from tests.workers.answering import EVENT
+from tests.workers.answering import EVENT, SHUTS_DOWN
 from workers import engine_health
 from workers.engine_health import FAILURES
 
@@ -199,7 +199,16 @@ async def test_an_own_request_answered_too_late_to_know_of_the_last_failure_undo
     assert one.instance.health.is_failing
 
 
-@pytest.mark.parametrize("answer", [fail, lambda peer: peer.answer(b"{}", status="503 Busy")], ids=["500", "503"])
+def shut_down(peer: Peer) -> None:
+    """Decline as vLLM does while it ends what runs."""
+    peer.answer(SHUTS_DOWN, status="500 Internal Server Error")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [fail, lambda peer: peer.answer(b"{}", status="503 Busy"), shut_down],
+    ids=["500", "503", "500 that shuts down"],
+)
 async def test_only_a_failure_of_its_own_request_confirms_one_of_a_client(site, answer):
     """An engine that is busy, or starting, says so: nothing is known of it yet, and it is asked again."""
     answers = iter([fail, answer, answer])

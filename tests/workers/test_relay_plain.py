@@ -6,7 +6,8 @@ import pytest
 
 from bus.hop.headers import BROKE, REFUSED, VERDICT
 from tests.hop.scripted import Asked, Peer
-from tests.workers.answering import ANSWER, plain
+from tests.workers.answering import ANSWER, SHUTS_DOWN, plain
+from workers.engine_health import FAILURES
 from workers.relay import HELD_ANSWER_BYTES
 
 # -- plain answers
@@ -35,6 +36,21 @@ async def test_a_refusal_of_the_engine_keeps_its_status_and_bytes_and_is_marked(
     caller = await one.ask(is_stream=False)
     assert await caller.answer() == (int(status[:3]), b"Internal Server Error")
     assert (caller.headers[VERDICT], caller.headers["retry-after"]) == (verdict, "7")
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["plain", "event"])
+async def test_a_500_that_says_the_engine_shuts_down_is_one_that_declined(site, is_stream):
+    """Nothing of the request was done: it uses up no try, and is no failure at the engine's work."""
+    answer = (b"data: " + SHUTS_DOWN + b"\n\n", "200 OK", "text/event-stream")
+    body, status, kind = answer if is_stream else (SHUTS_DOWN, "500 Internal Server Error", "application/json")
+    one = await site(plain(body, status=status, kind=kind))
+    for _ in range(FAILURES):
+        caller = await one.ask(is_stream=is_stream)
+        assert await caller.answer() == (int(status[:3]), body)
+        assert caller.headers[VERDICT] == REFUSED
+    await one.comes_to_rest()
+    assert one.outcomes() == {"declined": FAILURES}
+    assert not one.instance.health.is_failing
 
 
 @pytest.mark.parametrize(
