@@ -58,7 +58,7 @@ async def on_arrival(request: web.Request, order: FaultOrder) -> web.Response | 
         case "slow_metrics":
             await asyncio.sleep(order.delay_s)
             return None
-        case _:  # hang, hang_work
+        case _:  # hang, hang_work, hang_pages
             pass
     return await until_client_leaves()
 

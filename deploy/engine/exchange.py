@@ -92,6 +92,7 @@ class StreamExchange:
         tokens_per_chunk: int,
         break_after: int | None,
         has_done: bool = True,
+        is_held: bool = False,
     ) -> None:
         self.done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._wording = wording
@@ -102,6 +103,9 @@ class StreamExchange:
         self._breaks_at = break_after or _ANY
         self._done_mark = wording.done if has_done else b""
         self._is_open = False
+        self._held = bytearray() if is_held else None
+        self.has_begun = asyncio.Event()
+        """There is a token."""
         self._left = asked.n * len(asked.prompts)
         self._max_tokens = asked.max_tokens
         self._output_tokens = self._left * asked.max_tokens
@@ -111,7 +115,17 @@ class StreamExchange:
         """Send events, as one chunk of the body."""
         if self._transport.is_closing():
             return  # its handler is about to be cancelled
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+        framed = b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data
+        if self._held is None:
+            self._transport.write(framed)
+        else:
+            self._held += framed
+
+    def release(self) -> None:
+        """Send what was held until the headers had left, and hold nothing more."""
+        held, self._held = self._held, None
+        if held and not self._transport.is_closing():
+            self._transport.write(bytes(held))
 
     def emit(self, choice: Choice) -> None:
         """Tell the tokens that have not been told."""
@@ -120,8 +134,11 @@ class StreamExchange:
         tokens, sent = choice.tokens, choice.sent
         choice.sent = tokens
         text = self._text.tokens(choice.offset + sent, tokens - sent)
-        opening = b"" if self._is_open else self._wording.opening()
-        self._is_open = True
+        opening = b""
+        if not self._is_open:
+            opening = self._wording.opening()
+            self._is_open = True
+            self.has_begun.set()
         if tokens == choice.max_tokens:
             self._end(opening + self._wording.last(choice.index, text, tokens))
         else:

@@ -4,7 +4,7 @@ A fault is switched on at start (`EngineConfig.fault`) or at run time: `POST /fa
 `{"kind": KIND, "count": N, "after_tokens": K, "seconds": S, "delay_s": D}`, `DELETE /fault`, `GET /fault`. Real engines
 have no such path. `count` is the number of requests it hits before it goes away (null: all), `after_tokens` the tokens
 of an answer before a fault in mid-stream, `seconds` the life of the fault (null: for ever), `delay_s` how slow
-`slow_metrics` is. While `refuse` is in force nobody can connect, so give it `seconds`.
+`slow_metrics` is. While `refuse` or `stop_undrained` is in force nobody can connect, so give it `seconds`.
 
 Of the bodies, `busy_503`, `string_401` and the refusal in a stream are recorded vLLM 0.32.0 and `loading_503` is
 llama.cpp's. The others have the shape and the status that was observed; their wording stands for itself.
@@ -25,6 +25,7 @@ class Scope(Enum):
     EVERYTHING = "every request"
     WORK = "POST requests under /v1"
     METRICS = "GET /metrics"
+    PAGES = "GET /health, /metrics and /v1/models"
 
 
 class Stage(Enum):
@@ -32,9 +33,11 @@ class Stage(Enum):
 
     LISTENER = "no connection is accepted"
     ARRIVAL = "instead of an answer"
-    HEADERS = "after the headers of a stream"
+    CONTENT = "in what is taken, or told"
+    HEADERS = "about the headers of a stream"
     MIDSTREAM = "after some tokens"
     ENDING = "after the last token"
+    DEPARTURE = "after the client has left"
 
 
 class Canned(msgspec.Struct, frozen=True):
@@ -64,6 +67,7 @@ _DETAIL_LIST: Final = (
 _OLD_ERROR: Final = (
     b'{"object":"error","message":"The engine is out of order.","type":"InternalServerError","param":null,"code":500}'
 )
+_NO_KEY: Final = b'{"error":{"message":"Invalid API Key","type":"authentication_error","code":401}}'
 _RATE_LIMITED: Final = error_body("Too many requests.", "RateLimitError", 429)
 
 
@@ -75,10 +79,18 @@ def _canned(summary: str, status: int, body: bytes, content_type: str = "applica
 FAULTS: Final[dict[str, Fault]] = {
     # The connection.
     "refuse": Fault("the listener is closed, connections are refused", Stage.LISTENER, Scope.EVERYTHING),
+    "stop_undrained": Fault(
+        "the listener is closed, what runs falls silent without an end (vLLM on SIGTERM)",
+        Stage.LISTENER,
+        Scope.EVERYTHING,
+    ),
     "close": Fault("the connection is reset as soon as a request is read", Stage.ARRIVAL, Scope.EVERYTHING),
     "hang": Fault("nothing is answered, to nobody", Stage.ARRIVAL, Scope.EVERYTHING),
     "hang_work": Fault("requests get no byte, /health and /metrics are well", Stage.ARRIVAL),
     "hang_after_headers": Fault("a stream gets its headers and then nothing, /health is well", Stage.HEADERS),
+    "hang_pages": Fault(
+        "/health, /metrics, /v1/models get no byte, work goes on (llama.cpp)", Stage.ARRIVAL, Scope.PAGES
+    ),
     "garbage_bytes": Fault("bytes that are not HTTP, then the end", Stage.ARRIVAL),
     # Refusals.
     "refused_in_stream": Fault("a stream is 200, then an error event 503 and [DONE]; plain: 503", Stage.HEADERS),
@@ -96,6 +108,10 @@ FAULTS: Final[dict[str, Fault]] = {
     "string_401": _canned("401 whose error is a string (vLLM)", 401, UNAUTHORIZED),
     "html_502": _canned("502 as a page of HTML, as from a balancer before it", 502, _HTML, "text/html"),
     "garbage_json": _canned("200 with JSON that stops in the middle", 200, b'{"id":"chatcmpl-1","object":"chat.comp'),
+    # Surprises that are no refusals.
+    "unchecked": Fault("an unknown model and max_tokens 0 are answered 200 (llama.cpp)", Stage.CONTENT),
+    "late_headers": Fault("a stream's headers come with its first token only (llama.cpp)", Stage.HEADERS),
+    "late_abort": Fault("that the client of a plain request left is noticed after 1 s (llama.cpp)", Stage.DEPARTURE),
     # The middle of an answer.
     "reset_mid_stream": Fault("the connection is reset after some tokens", Stage.MIDSTREAM),
     "close_mid_stream": Fault("the connection ends after some tokens, the body incomplete", Stage.MIDSTREAM),
@@ -109,10 +125,16 @@ FAULTS: Final[dict[str, Fault]] = {
     # Metrics.
     "slow_metrics": Fault("/metrics takes `delay_s` seconds", Stage.ARRIVAL, Scope.METRICS),
     "metrics_404": Fault("/metrics is 404", Stage.ARRIVAL, Scope.METRICS, Canned(404, b'{"detail":"Not Found"}')),
+    "metrics_401": Fault("/metrics asks for a key (llama.cpp)", Stage.ARRIVAL, Scope.METRICS, Canned(401, _NO_KEY)),
+    "no_kv_gauge": Fault("/metrics says nothing of the KV cache (llama.cpp)", Stage.CONTENT, Scope.METRICS),
     "metrics_garbage": Fault(
         "/metrics is 200 and no metrics", Stage.ARRIVAL, Scope.METRICS, Canned(200, _HTML, "text/html")
     ),
 }
+
+
+#: Paths that tell how an engine is, and run nothing.
+_PAGES: Final = frozenset({"/health", "/metrics", "/v1/models"})
 
 
 class FaultOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -181,3 +203,5 @@ def _is_in_scope(scope: Scope, method: str, path: str) -> bool:
             return method == "POST" and path.startswith("/v1/")
         case Scope.METRICS:
             return path == "/metrics"
+        case Scope.PAGES:
+            return method == "GET" and path in _PAGES

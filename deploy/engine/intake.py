@@ -54,12 +54,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         return sum(prompt.tokens for prompt in self.prompts)
 
 
-def parse(body: bytes, content_type: str, api: Api, config: EngineConfig) -> Asked:
-    """Read a request. Raises Refused with vLLM's answer."""
+def parse(body: bytes, content_type: str, api: Api, config: EngineConfig, *, is_checked: bool = True) -> Asked:
+    """Read a request. Raises Refused with vLLM's answer.
+
+    With `is_checked` false any model stands for the first one, and a limit of no tokens is one token.
+    """
     fields = _read_object(body, content_type)
-    model = _model(fields, config)
+    model = _model(fields, config, is_checked=is_checked)
     asked_prompts = _prompts(fields, api)
-    limit = _limit(fields, api, config)
+    limit = _limit(fields, api, config, least=1 if is_checked else 0)
     _check_sampling(fields)
     stream = fields.get("stream") is True and api is not Api.EMBEDDING
     options = _stream_options(fields, is_stream=stream)
@@ -111,15 +114,17 @@ def _why_not_json(body: bytes) -> Refused:
     return bad_request("TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]")
 
 
-def _model(fields: dict[str, Any], config: EngineConfig) -> str:
+def _model(fields: dict[str, Any], config: EngineConfig, *, is_checked: bool) -> str:
     model = fields.get("model")
     if model is None or model == "":
         return config.models[0]
     if not isinstance(model, str):
         raise invalid("string_type", "body.model", "Input should be a valid string", model)
-    if model not in config.models:
+    if model in config.models:
+        return model
+    if is_checked:
         raise unknown_model(model, config.models)
-    return model
+    return config.models[0]
 
 
 def _prompts(fields: dict[str, Any], api: Api) -> list[Prompt]:
@@ -152,7 +157,7 @@ def _chat_prompt(fields: dict[str, Any]) -> Prompt:
     return prompts.from_messages(messages)
 
 
-def _limit(fields: dict[str, Any], api: Api, config: EngineConfig) -> int | None:
+def _limit(fields: dict[str, Any], api: Api, config: EngineConfig, *, least: int) -> int | None:
     match api:
         case Api.EMBEDDING:
             return None
@@ -166,7 +171,7 @@ def _limit(fields: dict[str, Any], api: Api, config: EngineConfig) -> int | None
     if name is None:
         return COMPLETION_DEFAULT_TOKENS if api is Api.COMPLETION else None
     value = _integer(fields[name], name)
-    if value < 1:
+    if value < least:
         raise bad_request(f"max_tokens must be at least 1, got {value}.", "max_tokens", value=value)
     longest = config.batching.max_model_len
     if value > longest:
@@ -175,7 +180,7 @@ def _limit(fields: dict[str, Any], api: Api, config: EngineConfig) -> int | None
             "max_tokens",
             value=value,
         )
-    return value
+    return max(1, value)
 
 
 def _integer(value: object, name: str) -> int:

@@ -7,6 +7,7 @@ from deploy.engine.batching import Batcher
 from deploy.engine.exchange import Choice
 
 CONTENT_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
+_KV_GAUGE: Final = "vllm:kv_cache_usage_perc"
 FINISHED_REASONS: Final = ("stop", "length", "abort", "error", "repetition")
 
 
@@ -24,9 +25,10 @@ class Counters:
         self.slip_s = 0.0
 
 
-def page(batcher: Batcher[Choice], counters: Counters, model_name: str) -> str:
+def page(batcher: Batcher[Choice], counters: Counters, model_name: str, *, has_kv_gauge: bool = True) -> str:
     """The text of the page; samples end with a newline each."""
-    return "\n".join(_lines(batcher, counters, model_name)) + "\n"
+    lines = _lines(batcher, counters, model_name)
+    return "\n".join(line for line in lines if has_kv_gauge or _KV_GAUGE not in line) + "\n"
 
 
 def _escaped(value: str) -> str:

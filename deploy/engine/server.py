@@ -88,9 +88,11 @@ class SimulatedEngine:
         if self._fault_end is not None:
             self._fault_end.cancel()
             self._fault_end = None
+        if self._site is None:
+            self._reset_connections(request)  # what had fallen silent ends with the process that comes back
         self._switch.set(order)
         if order is not None and order.fault.stage is Stage.LISTENER:
-            await self._close_listener(request)
+            await self._close_listener(request, is_silent=order.kind == "stop_undrained")
         elif self._site is None:
             await self._listen()
         if order is not None and order.seconds is not None:
@@ -107,11 +109,21 @@ class SimulatedEngine:
         self._site = site
         self._port = self._runner.addresses[0][1]
 
-    async def _close_listener(self, request: web.Request | None) -> None:
+    async def _close_listener(self, request: web.Request | None, *, is_silent: bool) -> None:
         if self._site is not None:
             site, self._site = self._site, None
             await site.stop()
-        self._reset_connections(request)
+        if is_silent:
+            self._fall_silent()
+        else:
+            self._reset_connections(request)
+
+    def _fall_silent(self) -> None:
+        """Run nothing any more and say nothing of it; only connections without a request end."""
+        self.steps.stop()
+        assert self._runner is not None  # noqa: S101 - only called between start and stop
+        for connection in self._runner.server.connections if self._runner.server else ():
+            connection.close()
 
     def _reset_connections(self, spared: web.Request | None) -> None:
         server = self._runner.server if self._runner is not None else None

@@ -1,5 +1,6 @@
 """The routes of a simulated engine, and the way of a request through them. No scheduling, no rendering of texts."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -13,7 +14,7 @@ from deploy.engine.answers import models_body, plain_body
 from deploy.engine.batching import QueueFull
 from deploy.engine.config import EngineConfig
 from deploy.engine.errors import NOT_ALLOWED, NOT_FOUND, QUEUE_FULL, UNAUTHORIZED, Refused
-from deploy.engine.exchange import Choice, PlainExchange, StreamExchange
+from deploy.engine.exchange import PlainExchange, StreamExchange
 from deploy.engine.faults import Canned, FaultOrder, FaultSwitch, Stage
 from deploy.engine.intake import Api, Asked, parse
 from deploy.engine.responses import ResponseWording
@@ -23,6 +24,7 @@ from deploy.engine.wording import DONE, ChunkWording, Wording, event, json_text
 
 BODY_LIMIT_BYTES: Final = 256 * 1024 * 1024
 ENGINE_VERSION: Final = "0.32.0"  # whose surface this is
+_LATE_ABORT_S: Final = 1.0  # llama.cpp, observed
 _STREAM_HEADERS: Final = {**breakage.HEADERS, "content-type": "text/event-stream; charset=utf-8"}
 _ORDER: Final = web.RequestKey("order", FaultOrder)
 _decode_order: Final = msgspec.json.Decoder(FaultOrder).decode
@@ -101,10 +103,13 @@ class Surface:
         async def handle(request: web.Request) -> web.StreamResponse:
             self._load += 1
             try:
-                asked = parse(await request.read(), request.content_type, api, self._config)
+                order = request.get(_ORDER)
+                is_checked = order is None or order.kind != "unchecked"
+                body = await request.read()
+                asked = parse(body, request.content_type, api, self._config, is_checked=is_checked)
                 answer_id = api.value + (request.headers.get("x-request-id") or secrets.token_hex(8))
                 run = self._stream if asked.is_stream else self._plain
-                return await run(request, asked, answer_id, request.get(_ORDER))
+                return await run(request, asked, answer_id, order)
             except Refused as refused:
                 return _json(refused.status, refused.body)
             finally:
@@ -126,7 +131,10 @@ class Surface:
         except QueueFull:
             return _json(503, QUEUE_FULL)
         finally:
-            self._steps.abort(exchange.choices)
+            if order is not None and order.kind == "late_abort" and exchange.done.cancelled():
+                asyncio.get_running_loop().call_later(_LATE_ABORT_S, self._steps.abort, exchange.choices)
+            else:
+                self._steps.abort(exchange.choices)
         if not is_whole:
             return await breakage.in_plain(breakage.transport_of(request), order.kind if order else "")
         self._count_success(asked)
@@ -137,12 +145,14 @@ class Surface:
         self, request: web.Request, asked: Asked, answer_id: str, order: FaultOrder | None
     ) -> web.StreamResponse:
         # As in vLLM, the status and the headers leave before anybody knows whether the engine takes the request.
+        kind = order.kind if order else ""
+        is_held = kind == "late_headers"
         response = web.StreamResponse(headers=_STREAM_HEADERS)
         is_chunked = request.version >= HttpVersion11
         if is_chunked:
             response.enable_chunked_encoding()
-        await response.prepare(request)
-        kind = order.kind if order else ""
+        if not is_held:
+            await response.prepare(request)
         if kind == "hang_after_headers":
             await breakage.until_client_leaves()
         transport = breakage.transport_of(request)
@@ -156,10 +166,19 @@ class Surface:
             tokens_per_chunk=self._config.tokens_per_chunk,
             break_after=_break_after(order),
             has_done=kind != "no_done",
+            is_held=is_held,
         )
+
+        async def begin() -> None:
+            await exchange.has_begun.wait()
+            await response.prepare(request)
+            exchange.release()
+
         if start := wording.start():
             exchange.write(start)
-        if kind == "refused_in_stream" or not await self._run(asked, exchange, exchange.choices):
+        if kind == "refused_in_stream" or not await self._run(asked, exchange, begin if is_held else None):
+            if is_held:
+                return _json(503, QUEUE_FULL)
             exchange.write(event(QUEUE_FULL) + DONE)
         elif exchange.done.result():
             self._count_success(asked)
@@ -170,15 +189,20 @@ class Surface:
             transport.close()
         return response
 
-    async def _run(self, asked: Asked, exchange: StreamExchange, choices: list[Choice]) -> bool:
-        """Wait for the end of a stream's tokens; False if the engine did not take the request."""
+    async def _run(self, asked: Asked, exchange: StreamExchange, begin: Callable[[], Awaitable[None]] | None) -> bool:
+        """Wait for the end of a stream's tokens; False if the engine did not take the request.
+
+        `begin` waits for the first token and sends the headers of a stream that has none yet.
+        """
         try:
-            self._steps.submit(asked, choices)
+            self._steps.submit(asked, exchange.choices)
+            if begin is not None:
+                await begin()
             await exchange.done
         except QueueFull:
             return False
         finally:
-            self._steps.abort(choices)
+            self._steps.abort(exchange.choices)
         return True
 
     def _count_success(self, asked: Asked) -> None:
@@ -197,8 +221,10 @@ class Surface:
     async def _server_load(self, _: web.Request) -> web.Response:
         return _json(200, json_text({"server_load": self._load}))
 
-    async def _metrics(self, _: web.Request) -> web.Response:
-        page = metrics.page(self._steps.batcher, self._counters, self._config.models[0])
+    async def _metrics(self, request: web.Request) -> web.Response:
+        order = request.get(_ORDER)
+        has_kv_gauge = order is None or order.kind != "no_kv_gauge"
+        page = metrics.page(self._steps.batcher, self._counters, self._config.models[0], has_kv_gauge=has_kv_gauge)
         return web.Response(body=page.encode(), headers={**breakage.HEADERS, "content-type": metrics.CONTENT_TYPE})
 
     async def _show_fault(self, _: web.Request) -> web.Response:

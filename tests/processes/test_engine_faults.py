@@ -25,10 +25,15 @@ EARLY = [
     "garbage_bytes",
     "close",
     "refuse",
+    "stop_undrained",
     "hang_work",
     "hang_after_headers",
     "hang",
 ]
+
+
+#: Faults under which nobody can connect, not even to switch them off, and how long they last.
+CLOSED_S = {"refuse": 1.0, "stop_undrained": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +62,8 @@ def is_trusted(replica: Replica) -> bool:
 
 
 def answered_by(replica: Replica) -> set[str]:
-    """Give the instances of the last requests."""
-    return {line["instance"] for line in replica.lines()[-2:]}
+    """Give the instances of the last requests that one has answered."""
+    return set([line["instance"] for line in replica.lines() if "instance" in line][-2:])
 
 
 async def ask(http, fleet: Fleet, body: object, replica: int = 0) -> tuple[int, bytes, str | None]:
@@ -76,7 +81,7 @@ def retries(fleet: Fleet) -> float:
 async def test_what_fails_before_its_first_event_is_answered_elsewhere(http, fleet, kind):
     """An instance that refuses, breaks, lies or hangs costs no request as long as another one is well."""
     before = retries(fleet)
-    fleet.engines[0].fault(kind, **({"seconds": 1.0} if kind == "refuse" else {}))
+    fleet.engines[0].fault(kind, **({"seconds": CLOSED_S[kind]} if kind in CLOSED_S else {}))
     answers = await asyncio.gather(
         *(ask(http, fleet, body, replica) for body in (STREAM, CHAT) for replica in (0, 1) for _ in range(3))
     )
@@ -106,6 +111,59 @@ async def test_a_stream_that_breaks_ends_with_an_error_event(http, fleet, kind):
     assert all(b'"finish_reason":null' in event for event in events)
     assert error.startswith(b'data: {"error":{')
     assert (b"engine_silent" if kind == "silent_mid_stream" else b"engine_broke_off") in error
+
+
+async def test_an_engine_that_stops_undrained_holds_up_its_own_streams_only(http, fleet):
+    """The stream that it leaves in silence ends with an error event; whoever comes meanwhile is answered elsewhere."""
+    broken: list[bytes] = []
+
+    async def long_streams() -> None:
+        asked = [ask(http, fleet, {**STREAM, "max_tokens": 2000}) for _ in range(2)]
+        broken.extend(body for _, body, instance in await asyncio.gather(*asked) if instance == "i1")
+
+    streams = asyncio.create_task(long_streams())
+    await asyncio.to_thread(until, lambda: fleet.engines[0].running() > 0, "a stream runs on i1")
+    fleet.engines[0].fault("stop_undrained", seconds=3.0)
+    answers = await asyncio.gather(*(ask(http, fleet, CHAT, replica) for replica in (0, 1) for _ in range(4)))
+    assert [(status, instance) for status, _, instance in answers] == [(200, "i2")] * 8
+    await streams
+    assert len(broken) == 1
+    assert b"engine_silent" in broken[0].split(b"\n\n")[-2]
+    assert b'"finish_reason":"' not in broken[0]
+
+
+async def test_headers_that_come_late_change_nothing(http, fleet):
+    """Both instances are asked in turn, and every answer is whole."""
+    for engine in fleet.engines:
+        engine.fault("late_headers")
+    answers = [await ask(http, fleet, STREAM) for _ in range(6)]
+    assert {(status, instance) for status, _, instance in answers} == {(200, "i1"), (200, "i2")}
+    assert all(body.endswith(DONE) for _, body, _ in answers)
+
+
+async def test_an_engine_that_goes_on_after_its_client_has_left_is_asked_meanwhile(http, fleet):
+    """Plain requests whose clients leave occupy the engines for a second more; nobody else is lost by it."""
+    for engine in fleet.engines:
+        engine.fault("late_abort")
+    left = [asyncio.create_task(ask(http, fleet, {**CHAT, "max_tokens": 2000}, replica)) for replica in (0, 1) * 2]
+    await asyncio.to_thread(until, lambda: sum(engine.running() for engine in fleet.engines) == 4, "all run")
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    answers = [await ask(http, fleet, CHAT) for _ in range(4)]
+    assert [status for status, _, _ in answers] == [200] * 4
+
+
+async def test_a_model_that_no_engine_would_refuse_is_unknown_all_the_same(http, fleet):
+    """The engines would answer any model; the gateway knows which ones they list."""
+    for engine in fleet.engines:
+        engine.fault("unchecked")
+    asked = {**CHAT, "model": "nobody's"}
+    async with http.post(f"{fleet.engines[0].url}{PATH}", json=asked) as direct:
+        assert direct.status == 200
+    status, body, instance = await ask(http, fleet, asked)
+    assert (status, instance) == (404, None)
+    assert b"nobody's" in body
 
 
 @pytest.mark.parametrize("kind", ["error_mid_stream", "garbage_mid_stream", "cut_mid_stream", "no_done"])
@@ -140,9 +198,10 @@ async def test_with_every_engine_refusing_the_engines_own_words_are_the_answer(h
     assert b'"code":503' in body
 
 
-async def test_metrics_that_cannot_be_read_cost_no_request(http, fleet):
-    """An engine whose metrics are gone keeps its share of the requests."""
-    fleet.engines[0].fault("metrics_404")
+@pytest.mark.parametrize("kind", ["metrics_404", "metrics_401", "no_kv_gauge", "hang_pages"])
+async def test_what_an_engine_does_not_tell_costs_no_request(http, fleet, kind):
+    """An engine whose pages are gone, or poor, keeps its share of the requests."""
+    fleet.engines[0].fault(kind)
     answers = [await ask(http, fleet, CHAT) for _ in range(8)]
     assert {status for status, _, _ in answers} == {200}
     assert {instance for _, _, instance in answers} == {"i1", "i2"}

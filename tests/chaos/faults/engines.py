@@ -20,18 +20,24 @@ _PASSES: Final = {"detail_422": 422}
 #: The engine itself ends a stream as if nothing were wrong: there is no connection to see break.
 _ENGINES_OWN_END: Final = frozenset({"cut_mid_stream", "garbage_mid_stream"})
 
-_SHORT: Final = frozenset({"refuse", "hang_work", "close", "garbage_bytes", "error_500", "refused_in_stream"})
+_SHORT: Final = frozenset(
+    {"refuse", "hang_work", "close", "garbage_bytes", "error_500", "refused_in_stream", "stop_undrained"}
+)
 
+#: Stages at which nothing fails.
+_ODD: Final = (Stage.CONTENT, Stage.ENDING, Stage.DEPARTURE)
 
 #: Names of the short table's rows, the first that holds.
 _KINDS: Final = {
     "engine refuses, resets, or answers garbage": {"refuse", "close", "garbage_bytes", "garbage_json"},
     "engine hangs before its first event": {"hang", "hang_work", "hang_after_headers"},
     "engine answers 422": {"detail_422"},
+    "engine stops without a drain": {"stop_undrained"},
     "engine breaks in mid-stream": {kind for kind, fault in KINDS.items() if fault.stage is Stage.MIDSTREAM},
-    "engine ends oddly, or its metrics fail": {
-        kind for kind, fault in KINDS.items() if fault.stage is Stage.ENDING or fault.scope is Scope.METRICS
-    },
+    "engine begins or ends oddly, checks nothing, or its pages fail": {
+        kind for kind, fault in KINDS.items() if fault.stage in _ODD or fault.scope in (Scope.METRICS, Scope.PAGES)
+    }
+    | {"late_headers"},
 }
 
 

@@ -1,6 +1,7 @@
 """Every fault of the table, seen from the client's end of the connection."""
 
 import asyncio
+import contextlib
 import json
 import re
 from urllib.parse import urlsplit
@@ -8,10 +9,11 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from deploy.engine.batching import EngineModel
 from deploy.engine.config import EngineConfig
 from deploy.engine.faults import FAULTS, FaultOrder, FaultSwitch, Scope, Stage, parse_fault
 
-from .conftest import Watch, chat, events_of
+from .conftest import FROZEN, Watch, chat, events_of
 
 CHAT = "/v1/chat/completions"
 CANNED = [kind for kind, fault in FAULTS.items() if fault.answer is not None and fault.scope is not Scope.METRICS]
@@ -229,6 +231,29 @@ async def test_refuse_closes_the_port_until_it_is_switched_off(start_engine, cli
         assert response.status == 200
 
 
+async def test_an_engine_that_stops_undrained_falls_silent_and_takes_nobody(start_engine):
+    """The port is closed and a running stream gets no byte, no end; when the engine is back, it is reset."""
+    engine = await start_engine(batching=EngineModel(speed=0.5, max_model_len=2048))
+    request = await RawRequest.post(engine.url, chat(1000, stream=True))
+    await request.reader.readuntil(b"data: ")
+    await engine.set_fault(FaultOrder("stop_undrained"))
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", int(engine.url.rpartition(":")[2]))
+    steps = engine.counters.steps
+    async with asyncio.timeout(5):
+        with contextlib.suppress(TimeoutError):
+            while await asyncio.wait_for(request.reader.read(65_536), 0.3):
+                pass  # what was on its way
+    assert engine.counters.steps == steps
+    assert not request.reader.at_eof()
+    await engine.set_fault(None)
+    async with asyncio.timeout(5):
+        _, was_reset = await request.rest()
+    assert was_reset
+    answered, _ = await (await RawRequest.post(engine.url, chat(3, stream=True))).rest()
+    assert tokens_in(answered) == 3
+
+
 async def test_a_fault_may_end_by_itself(start_engine):
     """`seconds` is the life of a fault, so that a closed port opens again."""
     engine = await start_engine()
@@ -247,9 +272,9 @@ async def test_a_fault_may_end_by_itself(start_engine):
 
 
 async def test_metrics_may_be_missing_or_nonsense_while_work_goes_on(start_engine, client):
-    """404 and HTML on /metrics; chats are answered."""
+    """404, 401 and HTML on /metrics; chats are answered."""
     engine = await start_engine()
-    for kind, status in (("metrics_404", 404), ("metrics_garbage", 200)):
+    for kind, status in (("metrics_404", 404), ("metrics_401", 401), ("metrics_garbage", 200)):
         await engine.set_fault(FaultOrder(kind))
         async with client.get(engine.url + "/metrics") as response:
             assert response.status == status
@@ -264,6 +289,86 @@ async def test_slow_metrics_are_metrics_all_the_same(start_engine, client):
     await engine.set_fault(FaultOrder("slow_metrics", delay_s=0.001))
     async with client.get(engine.url + "/metrics") as response:
         assert "vllm:num_requests_running" in await response.text()
+
+
+async def test_metrics_may_know_nothing_of_the_kv_cache(start_engine, client):
+    """Every other line is there."""
+    engine = await start_engine()
+    pages = []
+    for order in (None, FaultOrder("no_kv_gauge")):
+        await engine.set_fault(order)
+        async with client.get(engine.url + "/metrics") as response:
+            pages.append((await response.text()).splitlines())
+    left_out = [line for line in pages[0] if "kv_cache_usage_perc" in line]
+    assert len(left_out) == 3
+    assert [line for line in pages[0] if line not in left_out] == pages[1]
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models"])
+async def test_pages_may_hang_while_work_goes_on(path, start_engine, client):
+    """The page gets no byte, and a chat is answered meanwhile."""
+    engine = await start_engine(fault="hang_pages")
+    page = asyncio.create_task(client.get(engine.url + path))
+    async with client.post(engine.url + CHAT, json=chat()) as response:
+        assert response.status == 200
+        await response.read()
+    assert not page.done()
+    page.cancel()
+
+
+@pytest.mark.parametrize(
+    ("body", "tokens"), [({"model": "nobody's"}, 8), ({"model": "tiny", "max_tokens": 0}, 1), ({}, 8)]
+)
+async def test_an_engine_may_check_nothing(body, tokens, start_engine, client):
+    """An unknown model is answered by the only one, a limit of no tokens with one."""
+    engine = await start_engine(fault="unchecked")
+    async with client.post(engine.url + CHAT, json={**chat(), **body}) as response:
+        assert response.status == 200
+        answer = await response.json()
+    assert answer["model"] == "tiny"
+    assert answer["usage"]["completion_tokens"] == tokens
+
+
+async def test_headers_may_wait_for_the_first_token(start_engine, client):
+    """No byte while the slot is another's, though a healthy engine has sent its headers; then the whole stream."""
+    engine = await start_engine(batching=EngineModel(max_num_seqs=1, speed=50.0, max_model_len=2048))
+    async with client.post(engine.url + CHAT, json=chat(2000, stream=True)) as running:
+        async with client.post(engine.url + CHAT, json=chat(stream=True)) as healthy:
+            assert healthy.status == 200
+        await engine.set_fault(FaultOrder("late_headers"))
+        watch = Watch(engine)
+        late = await RawRequest.post(engine.url, chat(8, stream=True))
+        await watch.submitted.wait()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(late.reader.readuntil(b"\r\n\r\n"), 0.2)
+        running.close()
+    received, _ = await late.rest()
+    assert tokens_in(received) == 8
+    assert received.count(b"data: [DONE]") == 1
+
+
+async def test_a_full_engine_whose_headers_are_late_refuses_with_a_status(start_engine, client):
+    """503, since no 200 has left."""
+    engine = await start_engine(batching=EngineModel(max_num_seqs=1, queue_limit=1, speed=0.001), fault="late_headers")
+    asked = [asyncio.create_task(client.post(engine.url + CHAT, json=chat(stream=True))) for _ in range(3)]
+    done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED, timeout=5)
+    assert [task.result().status for task in done] == [503]
+    for task in waiting:
+        task.cancel()
+
+
+async def test_a_client_that_left_may_be_noticed_late(start_engine, client):
+    """The sequence of a plain request runs on for a second after its connection has ended."""
+    engine = await start_engine(batching=FROZEN, fault="late_abort")
+    watch = Watch(engine)
+    began_s = asyncio.get_running_loop().time()
+    request = asyncio.create_task(client.post(engine.url + CHAT, json=chat()))
+    await watch.submitted.wait()
+    request.cancel()
+    async with asyncio.timeout(5):
+        await watch.dropped.wait()
+    assert asyncio.get_running_loop().time() - began_s >= 1.0
+    assert engine.steps.batcher.running + engine.steps.batcher.waiting == 0
 
 
 async def test_faults_are_switched_over_http(start_engine, client):
@@ -310,4 +415,4 @@ def test_every_row_can_be_ordered_by_name():
     for kind, fault in FAULTS.items():
         assert parse_fault(kind).fault is fault
     carried_out = {kind for kind, fault in FAULTS.items() if fault.stage is Stage.ARRIVAL and fault.answer is None}
-    assert carried_out == {"close", "hang", "hang_work", "garbage_bytes", "slow_metrics"}
+    assert carried_out == {"close", "hang", "hang_work", "garbage_bytes", "slow_metrics", "hang_pages"}
