@@ -133,7 +133,7 @@ def error_ending(body: bytes) -> Ending:
     """The judgement of an answer with a status from 400 on: an engine's own words come in the engine's own shape.
 
     >>> error_ending(b'{"error":{"message":"busy","code":503}}'), error_ending(b"oops")
-    (<Ending.REFUSED: 'an error answer in OpenAI's shape'>, <Ending.MALFORMED: 'an error answer in no shape'>)
+    (<Ending.REFUSED: "an error answer in OpenAI's shape">, <Ending.MALFORMED: 'an error answer in no shape'>)
     """
     try:
         page = msgspec.json.decode(body)
