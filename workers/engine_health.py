@@ -70,6 +70,7 @@ class EngineHealth:
         self._failed_at_s = float("-inf")
         self._has_failed = asyncio.Event()
         self._said = Seldom()
+        self._is_said = False
 
     @property
     def is_failing(self) -> bool:
@@ -106,7 +107,9 @@ class EngineHealth:
         self._failures += count
         self._has_failed.set()
         if self.is_failing and not was_failing:
-            if times := self._said.due(self._failed_at_s):
+            times = self._said.due(self._failed_at_s)
+            self._is_said = times > 0
+            if times:
                 message = "instance %s: its engine fails; others are preferred until it answers (%d since last said)"
                 log.warning(message, self._name, times)
             self._on_change()
@@ -115,7 +118,8 @@ class EngineHealth:
         was_failing, self._failures = self.is_failing, 0
         self._has_failed.clear()
         if was_failing:
-            log.debug("instance %s: its engine answers again", self._name)
+            level = logging.INFO if self._is_said else logging.DEBUG
+            log.log(level, "instance %s: its engine answers again", self._name)
             self._on_change()
 
     async def _ask(self) -> None:

@@ -7,7 +7,7 @@ publisher that something has changed, and answers why a request cannot be taken.
 import asyncio
 import logging
 import ssl
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Final
 
@@ -15,6 +15,7 @@ import msgspec
 
 from bus.errors import ForebayError
 from bus.hop.client import HopClient
+from bus.hop.errors import HopFailed
 from bus.hop.headers import DRAINING, FULL, RawHeaders, Ticket
 from bus.hop.sse import Usage
 from bus.hop.tracing import Tracer
@@ -22,6 +23,7 @@ from bus.publisher import Publisher
 from bus.record import PressureRecord, state_code
 from bus.registration import Registration, RegistrationState
 from bus.scripts import Commands
+from bus.seldom import Seldom
 from bus.tokens import TextBytes
 from workers.calibration import Calibration
 from workers.config import InstanceConfig, WorkerConfig
@@ -101,6 +103,7 @@ class Instance:
         self._clock = clock
         self._rate = RateMeter()
         self._repeats = 0
+        self._said: defaultdict[str, Seldom] = defaultdict(Seldom)
         self._estimates_fail = False
         self._token_rates = LearnedTokenRates()
         self.publisher = Publisher(
@@ -193,6 +196,12 @@ class Instance:
         if not len(self.timeline):
             self._idle.set()
         self.publisher.changed()
+
+    def say_failure(self, what: str, request: Request, fault: HopFailed) -> None:
+        """Log what became of a request; of many that end alike one a minute, with their count."""
+        if times := self._said[what].due(self._clock()):
+            message = "instance %s: request %s %s: %s (%d such since last said)"
+            log.warning(message, self.id, request.id, what, fault, times)
 
     # -- its life
 

@@ -6,7 +6,6 @@ came, marked `x-forebay-verdict: refused`: the proxy may send the request elsewh
 """
 
 import asyncio
-import logging
 import math
 from typing import Final
 
@@ -45,8 +44,6 @@ from bus.hop.sse import (
 from workers.instance import Instance, Refused
 from workers.timeline import Request, Stage
 from workers.verdicts import DECLINED, KEY_REFUSALS, REFUSALS, meaning, meaning_of_event, verdict_on
-
-log = logging.getLogger("forebay.worker")
 
 #: A plain answer up to this size is read as a whole before it is passed on; a larger one streams.
 HELD_ANSWER_BYTES: Final = 8 * 1024 * 1024
@@ -98,7 +95,7 @@ class Relay:
             return _refuse(refusal)
         except HopFailed as fault:
             outcome = "failed"
-            log.warning("instance %s: request %s failed before its first event: %s", self._instance.id, entry.id, fault)
+            self._instance.say_failure("failed before its first event", entry, fault)
             return _engine_failed(fault)
         finally:
             self._instance.finish(entry, outcome)
@@ -233,7 +230,7 @@ class _Exchange:
         try:
             await reply.relay(answer, silence_s=self._silence_s, through=stream.take)
         except HopFailed as fault:
-            log.warning("instance %s: request %s broke in mid-stream: %s", self._instance.id, self._entry.id, fault)
+            self._instance.say_failure("broke in mid-stream", self._entry, fault)
             is_silent = isinstance(fault, AnswerTooSlow)
             self.outcome = "silent" if is_silent else "failed"
             if reply.ends_at_event:

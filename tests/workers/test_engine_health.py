@@ -66,6 +66,18 @@ async def test_an_engine_that_breaks_is_failing_until_it_answers_its_worker(site
     assert b'"model":"tiny"' in one.posts[-1].body
 
 
+async def test_that_an_engine_fails_and_that_it_works_again_are_one_line_each(site, caplog):
+    """However many requests failed meanwhile."""
+    caplog.set_level("INFO", logger="forebay.worker")
+    answers = iter([fail] * (FAILURES + 3))
+    one = await site(lambda peer, _: next(answers, lambda each: stream(each, WHOLE))(peer))
+    for _ in range(FAILURES + 3):
+        await (await one.ask()).answer()
+    await until(lambda: not one.instance.health.is_failing)
+    said = [message for message in caplog.messages if "its engine" in message]
+    assert ["fails" in said[0], "answers again" in said[1], len(said)] == [True, True, 2]
+
+
 async def test_one_failure_alone_may_be_its_requests_fault(site):
     """The engine is asked, and answers: nothing is said of it."""
     answers = iter([fail, lambda peer: stream(peer, WHOLE)])

@@ -160,6 +160,32 @@ async def test_a_stream_without_any_event_passes_as_it_is(site):
     assert await (await one.ask()).answer() == (200, b"data: x")
 
 
+@pytest.mark.parametrize("has_begun", [False, True], ids=["before the first event", "in mid-stream"])
+async def test_requests_that_fail_alike_are_said_once_a_minute_and_counted(site, caplog, has_begun):
+    """An engine that breaks fails all it has: one line, and one that it fails, however many there were."""
+
+    async def respond(peer: Peer, _: Asked) -> None:
+        if has_begun:
+            peer.start_stream(EVENT)
+            await peer.drain()
+        peer.reset()
+
+    one = await site(respond)
+    now_s = one.instance._clock()
+    one.instance._clock = lambda: now_s
+    with caplog.at_level("WARNING", logger="forebay.worker"):
+        for _ in range(5):
+            await (await one.ask()).answer()
+        await one.comes_to_rest()
+        now_s += 60.0
+        await (await one.ask()).answer()
+        await one.comes_to_rest()
+    what = "broke in mid-stream" if has_begun else "failed before its first event"
+    lines = [message for message in caplog.messages if what in message]
+    assert [line.rpartition("(")[2] for line in lines] == ["1 such since last said)", "5 such since last said)"]
+    assert "request r1" in lines[0]
+
+
 # -- /v1/responses
 
 
