@@ -47,6 +47,11 @@ class Calibration:
         """The same with what prefills put between the steps, as it was of late."""
         return self.decode_step_s(running) / max(self._own_s / self._decode_s, LEAST_OWN_SHARE)
 
+    def doubt(self) -> None:
+        """Nothing has confirmed for long what is known: what comes next counts for more."""
+        for each in (self._prefill, self._decode, self._whole_answers):
+            each.doubt()
+
     def learn_prefill(self, tokens: float, seconds: float) -> None:
         """A prefill of `tokens` was seen to take `seconds`, waiting not included."""
         self._prefill.learn(tokens, seconds)
@@ -74,6 +79,11 @@ class Calibration:
             self.learn_decode_step(running, step_s)
 
     @property
+    def paces_s(self) -> tuple[float, float]:
+        """What tells one pace from another: seconds of a typical prefill, and of a step of one request."""
+        return self.prefill_s(TYPICAL_PROMPT_TOKENS), self.decode_step_s(1.0)
+
+    @property
     def prefill_tokens_per_s(self) -> float:
         """Capacity for prefill at a typical prompt, fixed cost included, tokens/s."""
         return TYPICAL_PROMPT_TOKENS / self.prefill_s(TYPICAL_PROMPT_TOKENS)
@@ -97,6 +107,11 @@ class Calibration:
     def is_decode_known(self) -> bool:
         """Whether the decode step is more than the prior's guess."""
         return self.decode_samples >= KNOWN_SAMPLES
+
+    @property
+    def samples(self) -> int:
+        """Prefills and decodes learned from."""
+        return self.prefill_samples + self.decode_samples
 
     @property
     def prefill_samples(self) -> int:

@@ -7,6 +7,11 @@ from typing import Final
 #: Weight of a new sample once the mean is settled: a memory of about 100 requests.
 MEAN_WEIGHT: Final = 0.01
 
+#: A sample counts as no more than so many times the mean, or as a long answer: an engine that has lost count (2^53
+#: tokens are believed) must not move the mean of a hundred answers to where none of them was.
+LARGEST_SHARE: Final = 8.0
+LONG_ANSWER_TOKENS: Final = 8192.0
+
 
 class RunningMean:
     """Mean of samples, the newest `1 / MEAN_WEIGHT` counting most; starts from a prior worth one sample.
@@ -25,6 +30,7 @@ class RunningMean:
         """Take one sample; only finite numbers of at least 0 are."""
         if not math.isfinite(sample) or sample < 0:
             return
+        sample = min(sample, max(LARGEST_SHARE * self.value, LONG_ANSWER_TOKENS))
         self.samples += 1
         self.value += max(1 / (self.samples + 1), MEAN_WEIGHT) * (sample - self.value)
 

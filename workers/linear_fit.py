@@ -56,9 +56,28 @@ class Surprises:
 
     def __init__(self) -> None:
         self._run: list[float] = []
+        self._is_doubtful = False
 
-    def lasting(self, surprise: float, *, limit: float) -> float | None:
-        """Note ln(real / predicted) of a sample; the typical one once `LASTING_SAMPLES` in a row were too large."""
+    def doubt(self) -> None:
+        """Nothing was seen for long: a next sample that is faster by too much is no outlier.
+
+        One that is slower may well be: whoever is thought fast is asked again soon, and whoever is thought slow is not.
+        """
+        self._is_doubtful = True
+
+    def ends_doubt(self) -> bool:
+        """Whether the sample that now comes is the first after a doubt."""
+        is_first, self._is_doubtful = self._is_doubtful, False
+        return is_first
+
+    def lasting(self, surprise: float, *, limit: float, is_first: bool = False) -> float | None:
+        """Note ln(real / predicted) of a sample; the typical one once `LASTING_SAMPLES` in a row were too large.
+
+        `is_first`: it is the first after a doubt.
+        """
+        if is_first and surprise < -limit:
+            self._run.clear()
+            return max(surprise, -math.log(LARGEST_CHANGE))
         if abs(surprise) <= limit or (self._run and self._run[0] * surprise < 0):
             self._run.clear()
         if abs(surprise) > limit:
@@ -76,7 +95,8 @@ class LinearFit:
 
     Weighted least squares with exponential forgetting. A sample's weight is 1 / prediction², so that the *relative*
     error is minimised. Its y is first clipped to prediction * exp(±3 deviations): one outlier moves the line a little.
-    After five in a row beyond that on one side the whole line takes their pace, and goes on learning from there.
+    After five in a row beyond that on one side the whole line takes their pace, and goes on learning from there; after
+    a doubt after the first, if that is faster, and in any case what was known counts for less.
 
     With a `shape` the slope is drawn to its share of the line's value, as strongly as its deviation compares with that
     of the samples: where all x are alike they say nothing of the slope, and equals must not learn different ones.
@@ -103,15 +123,20 @@ class LinearFit:
         """Value of the line at `x`."""
         return self.fixed + self.slope * x
 
+    def doubt(self) -> None:
+        """Nothing has confirmed the line for long: the next sample counts for more."""
+        self._surprises.doubt()
+
     def learn(self, x: float, y: float) -> None:
         """Take one sample; anything but x in [0, 1e12] and y in (0, 1e12] is ignored: NaN and infinities too."""
         if not (0 <= x <= LARGEST and 0 < y <= LARGEST):
             return
         y = max(y, SHORTEST)
         limit = CLIP_DEVIATIONS * self._deviation
-        change = self._surprises.lasting(self._surprise(x, y), limit=limit)
-        if change is not None:
-            self._change_pace(math.exp(change))
+        is_first = self._surprises.ends_doubt()
+        change = self._surprises.lasting(self._surprise(x, y), limit=limit, is_first=is_first)
+        if change is not None or is_first:
+            self._change_pace(math.exp(change or 0.0))
         clipped = min(max(self._surprise(x, y), -limit), limit)
         self._deviation = max(LEAST_DEVIATION, 0.95 * self._deviation + 0.05 * abs(clipped))
         self.samples += 1

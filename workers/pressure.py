@@ -4,6 +4,7 @@ import math
 
 from bus.record import PressureRecord
 from bus.tokens import TokenRates
+from workers.calibration import KNOWN_SAMPLES
 from workers.engines import EngineLoad
 from workers.estimates import RateMeter
 from workers.timeline import Stage, Timeline
@@ -23,12 +24,15 @@ def make_record(
     """Pressure of an instance at `now`. Durations are rounded up: what is not over never reads zero.
 
     Speeds that are still a prior's guess are unknown, not published: a peer's stand in for them (proxy/ladder.py).
+    So are those of an idle engine that nothing has confirmed for long (workers/trust.py).
     """
     plan = timeline.plan(now)
     calibration = timeline.calibration
     running = max(timeline.on_engine, 1)
-    knows_prefill = len(timeline) > 0 or calibration.is_prefill_known
-    knows_decode = len(timeline) > 0 or calibration.is_decode_known
+    is_guess = timeline.is_guess(now)
+    knows_answers = timeline.output_tokens.samples >= KNOWN_SAMPLES
+    knows_prefill = len(timeline) > 0 or (calibration.is_prefill_known and not is_guess)
+    knows_decode = len(timeline) > 0 or (calibration.is_decode_known and not is_guess)
     return PressureRecord(
         epoch=epoch,
         sequence=sequence,
@@ -56,7 +60,7 @@ def make_record(
         decode_step_ms=calibration.decode_step_s(running) * 1000 if knows_decode else None,
         decode_slope_ms=calibration.decode_slope_s * 1000 if knows_decode else None,
         qps_1m=rate.per_s(now),
-        mean_output_tokens=round(timeline.output_tokens.value) if knows_decode else None,
+        mean_output_tokens=round(timeline.output_tokens.value) if knows_answers else None,
         tokens_per_kb_letters=round(token_rates.letters * 1000),
         tokens_per_kb_symbols=round(token_rates.symbols * 1000),
         tokens_per_kb_wide=round(token_rates.wide * 1000),

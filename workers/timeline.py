@@ -17,6 +17,7 @@ from workers.calibration import Calibration
 from workers.decode_samples import DecodeSamples, Mark
 from workers.estimates import RunningMean, expected_ends, remaining_output
 from workers.prefill_samples import Piece, PrefillSamples
+from workers.trust import Trust
 
 #: What is overdue is expected to take this share of the longer of its plan and its time so far: never zero, and the
 #: longer it hangs the longer it is expected to hang.
@@ -108,6 +109,7 @@ class Timeline:
         self._head_since_s = 0.0  # since when the first of the line has had the prefill server for itself
         self._prefills = PrefillSamples(calibration.learn_prefill)
         self._decodes = DecodeSamples(calibration)
+        self._trust = Trust()
 
     # -- what is there
 
@@ -127,6 +129,10 @@ class Timeline:
     def on_engine(self) -> int:
         """Requests that the engine has."""
         return self._counts[Stage.PREFILL] + self._counts[Stage.DECODE]
+
+    def is_guess(self, now: float) -> bool:
+        """Whether nothing has confirmed for long what is known of the engine's speed, and nothing runs there."""
+        return not self._requests and self._trust.is_over(now)
 
     @property
     def waiting(self) -> int:
@@ -188,10 +194,7 @@ class Timeline:
         del self._requests[request.id]
         tokens = request.work.prompt_tokens if prefilled_tokens is None else prefilled_tokens
         try:
-            if request.piece is not None:
-                self._prefills.settle(request.piece, tokens)
-            if is_success:
-                self._learn_from_end(request, now, output_tokens, tokens)
+            self._learn(request, now, output_tokens, tokens, is_success=is_success)
         finally:
             if request.stage is Stage.PREFILL:
                 self._leave_line(request, now, got_first_token=False)
@@ -288,6 +291,21 @@ class Timeline:
             self._prefills.head_left()
         if was_head:
             self._head_since_s = now
+
+    def _learn(
+        self, request: Request, now: float, output_tokens: int | None, prefilled_tokens: int, *, is_success: bool
+    ) -> None:
+        """Learn what an end tells; whatever sample it brings is one more reason to believe what is known."""
+        calibration = self.calibration
+        samples, paces_s = calibration.samples, calibration.paces_s
+        if self._trust.is_over(now):
+            calibration.doubt()
+        if request.piece is not None:
+            self._prefills.settle(request.piece, prefilled_tokens)
+        if is_success:
+            self._learn_from_end(request, now, output_tokens, prefilled_tokens)
+        if calibration.samples > samples:
+            self._trust.renew(paces_s, calibration.paces_s, now)
 
     def _learn_from_end(self, request: Request, now: float, output_tokens: int | None, prefilled_tokens: int) -> None:
         if output_tokens is not None and request.work.output_cap != 0:

@@ -46,6 +46,10 @@ class WholeAnswers:
         """Seconds of a step with `running` requests."""
         return self._fit.coefficients[1] + running * self._fit.coefficients[2]
 
+    def doubt(self) -> None:
+        """Nothing was seen for long: the next answer counts for more."""
+        self._surprises.doubt()
+
     def learn(self, prompt_tokens: float, output_tokens: float, running: float, seconds: float) -> None:
         """An answer took `seconds`, waiting not included; what is no amount or no time is ignored."""
         row = (prompt_tokens, output_tokens, output_tokens * running)
@@ -53,7 +57,8 @@ class WholeAnswers:
             return
         seconds = max(seconds, SHORTEST)
         surprise = math.log(seconds / max(self._fit.at(row), SHORTEST))
-        change = self._surprises.lasting(surprise, limit=SURPRISE)
-        if change is not None:
-            self._fit.change_pace(math.exp(change), kept=KEPT_OF_ANOTHER_PACE)
+        is_first = self._surprises.ends_doubt()
+        change = self._surprises.lasting(surprise, limit=SURPRISE, is_first=is_first)
+        if change is not None or is_first:
+            self._fit.change_pace(math.exp(change or 0.0), kept=KEPT_OF_ANOTHER_PACE)
         self._fit.learn(row, seconds)

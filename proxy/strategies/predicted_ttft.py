@@ -6,7 +6,8 @@ wait         until the instance could begin this prefill, as its worker's timeli
 in transit   prefill of what replicas have reserved there and no record shows yet
 own prefill  fixed + tokens * seconds a token, as the worker has learned them
 KV barrier   kv_pressure_weight * k / (1 - k), k with what is in transit counted in
-own decode   expected output (the learned mean, at most the request's limit) * step time with this request added
+own decode   expected output (the mean of what instances have learned, at most the request's limit) * step time with
+             this request added
 others       own prefill (of at most 2 048 tokens) * (requests there + 2 * those of them without a first token)
              + requests there * expected output / 2 * what one more sequence adds to a step
 
@@ -21,6 +22,7 @@ own TTFT; the larger they are, the more it gives to finishing early and to spari
 
 from collections.abc import Sequence
 from random import Random
+from statistics import fmean, median
 from typing import Final
 
 from proxy.candidates import Candidate, Evaluation, RequestWork, Slopes, of_terms
@@ -34,7 +36,6 @@ _SIGNALS: Final = (
     "prefill_tokens_per_s",
     "decode_step_ms",
     "decode_slope_ms",
-    "mean_output_tokens",
     "inflight",
     "pending_prefill_count",
     "kv_usage",
@@ -46,6 +47,9 @@ FIRST_TOKEN_FACTOR: Final = 2
 
 #: Share of an answer's steps that it has in common with another one that is there.
 SHARED_STEPS: Final = 0.5
+
+#: A mean beyond so many times the median of all is one that something went wrong with.
+LARGEST_MEAN_SHARE: Final = 4.0
 
 #: Prompt tokens beyond this add nothing to the delay of others. Simulated (tests/routing, load 0.75, unequal engines):
 #: p99 TTFT falls from 1.02 to 0.96 of an all-knowing router's, mean E2E from 0.952 to 0.945.
@@ -74,9 +78,10 @@ class PredictedTTFT:
         columns = dict(zip(resolved.signals, zip(*resolved.rows, strict=True), strict=True))
         column = [columns.get(name, absent) for name in _SIGNALS]
         speeds = known_or_median(column[2], self.settings.default_throughput)
+        mean_output = _mean_output_tokens(candidates)
         values, slopes = [], []
         for candidate, speed, row in zip(candidates, speeds, zip(*column, strict=True), strict=True):
-            terms, slope = self._cost(candidate, request, speed, *row)
+            terms, slope = self._cost(candidate, request, mean_output, speed, *row)
             values.append(terms)
             slopes.append(slope)
         return of_terms(
@@ -95,13 +100,13 @@ class PredictedTTFT:
         self,
         candidate: Candidate,
         request: RequestWork,
+        mean_output: float,
         speed: float,
         wait_ms: float,
         fixed_ms: float,
         _speed: float,
         step_ms: float,
         slope_ms: float,
-        mean_output: float,
         inflight: float,
         pending: float,
         kv_usage: float,
@@ -134,3 +139,16 @@ class PredictedTTFT:
             + settings.externality_weight * ((1 + FIRST_TOKEN_FACTOR) * delay_s + shared_s),
         )
         return terms, slopes
+
+
+def _mean_output_tokens(candidates: Sequence[Candidate]) -> float:
+    """Expected answer of any of them: how long answers are is a matter of the requests, whoever has seen which.
+
+    By its own mean an instance that had a few long ones by chance would be passed over, and so would never see others.
+    """
+    records = [candidate.pressure.record for candidate in candidates]
+    known = [record.mean_output_tokens for record in records if record and record.mean_output_tokens is not None]
+    if not known:
+        return 0.0
+    most = LARGEST_MEAN_SHARE * median(known)
+    return fmean([min(value, most) for value in known])

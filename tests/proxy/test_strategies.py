@@ -29,6 +29,8 @@ MEASURING: dict[str, Strategy] = {
 }
 ALL: dict[str, Strategy] = {**MEASURING, "round_robin": RoundRobin()}
 
+IDLE_BUT_ANSWERS = {name: value for name, value in IDLE.items() if name != "mean_output_tokens"}
+
 every = pytest.mark.parametrize("strategy", ALL.values(), ids=ALL)
 measuring = pytest.mark.parametrize("strategy", MEASURING.values(), ids=MEASURING)
 
@@ -116,6 +118,12 @@ def test_the_worked_example_of_expected_wait():
 def test_what_is_in_transit_counts(strategy):
     """Another replica's choices that no record shows yet."""
     assert shares(strategy, [full("a", transit=(4000, 3)), full("b")]) == {"b": 40}
+
+
+def test_how_long_answers_are_is_no_matter_of_an_instance():
+    """One that had three long ones by chance is chosen as its equals are; by its own mean it never was again."""
+    candidates = [full("a"), full("b"), full("c", mean_output_tokens=4000.0), known("d", **IDLE_BUT_ANSWERS)]
+    assert shares(MEASURING["predicted_ttft"], candidates) == dict.fromkeys("abcd", 10)
 
 
 # -- the ladder

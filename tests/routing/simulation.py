@@ -43,8 +43,23 @@ class _Fleet:
         self.sites[index].accept(job, reservation)
 
 
+class Spell(msgspec.Struct, frozen=True):
+    """An engine has another speed for a while, seconds."""
+
+    site: int
+    speed: float
+    begin_s: float
+    end_s: float
+
+
 def play(
-    arrivals: Sequence[Arrival], speeds: Sequence[float], policy: str | Mode, *, replicas: int, seed: int = 0
+    arrivals: Sequence[Arrival],
+    speeds: Sequence[float],
+    policy: str | Mode,
+    *,
+    replicas: int,
+    seed: int = 0,
+    spell: Spell | None = None,
 ) -> Run:
     """Play all arrivals to their end."""
     fleet = _Fleet(speeds)
@@ -57,11 +72,18 @@ def play(
         fleet.policy = _rival(fleet, str(policy), replicas, mean)
     jobs = [Job(i, a.at_s, a.prompt_tokens, a.output_tokens, a.replica) for i, a in enumerate(arrivals)]
     fleet.left = len(jobs)
+    if spell is not None:
+        loop.at(spell.begin_s, _set_speed, fleet.sites[spell.site], spell.speed)
+        loop.at(spell.end_s, _set_speed, fleet.sites[spell.site], speeds[spell.site])
     for job in jobs:
         loop.at(job.at_s, fleet.policy.arrived, job)
     loop.run(lambda: not fleet.left)
     predictions = [found for site in fleet.sites if site.worker for found in site.worker.predictions]
     return Run(jobs, speeds, predictions)
+
+
+def _set_speed(site: Site, speed: float) -> None:
+    site.engine.model = msgspec.structs.replace(site.engine.model, speed=speed)
 
 
 def _replicas(fleet: _Fleet, mode: Mode, replicas: int, seed: int) -> Replicas:

@@ -95,6 +95,55 @@ def test_a_lasting_change_is_followed_from_plain_answers_too(slow):
     assert calibration.decode_step_s(8) == pytest.approx(slow * step_s(8), rel=0.20)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_after_a_doubt_one_faster_sample_is_another_pace_and_a_slower_one_is_not(seed):
+    """Ten times as fast is believed at once, and once only; ten times as slow moves the line by little."""
+    rng = random.Random(seed)
+    calibration = settled(rng)
+    calibration.learn_prefill(1024, 0.1 * prefill_s(1024))
+    assert calibration.prefill_s(1024) == pytest.approx(prefill_s(1024), rel=0.10)
+    calibration.doubt()
+    calibration.learn_prefill(1024, 10 * prefill_s(1024))
+    assert calibration.prefill_s(1024) == pytest.approx(prefill_s(1024), rel=0.15)
+    calibration.doubt()
+    calibration.learn_prefill(1024, 0.1 * prefill_s(1024))
+    calibration.learn_decode_step(8, 0.1 * step_s(8))
+    assert calibration.prefill_s(1024) == pytest.approx(0.1 * prefill_s(1024), rel=0.10)
+    assert calibration.decode_step_s(8) == pytest.approx(0.1 * step_s(8), rel=0.10)
+
+
+def test_after_a_doubt_one_faster_plain_answer_is_another_pace():
+    """Where only ends of answers are seen."""
+    rng = random.Random(3)
+    calibration = Calibration(prefill_tokens_per_s=TOKENS_PER_S, decode_step_s=STEP_S)
+
+    def answer(pace: float) -> None:
+        tokens, output, running = rng.randint(50, 3000), rng.randint(100, 400), rng.randint(1, 12)
+        calibration.learn_whole_answer(
+            tokens, output, running, pace * (tokens * PER_TOKEN_S + output * step_s(running))
+        )
+
+    for _ in range(300):
+        answer(5.0)
+    calibration.doubt()
+    answer(1.0)
+    assert calibration.decode_step_s(8) == pytest.approx(step_s(8), rel=0.25)
+
+
+def test_after_a_doubt_what_disagrees_by_little_is_followed_sooner():
+    """A quarter too slow, with fifty samples behind it: three samples after doubts take most of that away."""
+    line, sure = (LinearFit(fixed=1.0, slope=0.0, at=(1.0, 8.0)) for _ in range(2))
+    for _ in range(200):
+        line.learn(4.0, 1.25)
+        sure.learn(4.0, 1.25)
+    for _ in range(3):
+        line.doubt()
+        line.learn(4.0, 1.0)
+        sure.learn(4.0, 1.0)
+    assert line.at(4.0) < 1.1
+    assert sure.at(4.0) > 1.2
+
+
 def test_batches_of_one_size_leave_the_slope_at_its_prior_share():
     """An engine that was only ever seen with one request running: a step is known, a further request adds some 2 %."""
     calibration = Calibration(prefill_tokens_per_s=TOKENS_PER_S, decode_step_s=3 * STEP_S)

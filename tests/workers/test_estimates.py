@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.estimates import MEAN_WEIGHT, RateMeter, RunningMean, remaining_output
+from workers.estimates import LONG_ANSWER_TOKENS, MEAN_WEIGHT, RateMeter, RunningMean, remaining_output
 
 
 def test_the_prior_counts_as_one_sample():
@@ -43,6 +43,19 @@ def test_one_outlier_moves_a_settled_mean_by_its_weight():
         mean.learn(100.0)
     mean.learn(1100.0)
     assert mean.value == pytest.approx(100.0 + MEAN_WEIGHT * 1000.0)
+
+
+def test_an_engine_that_lost_count_moves_a_mean_by_no_more_than_a_long_answer_does():
+    """A usage of 1e8 tokens among answers of 300; long answers among ever so many of one token count in full."""
+    mean = RunningMean(256.0)
+    for _ in range(500):
+        mean.learn(300.0)
+    mean.learn(1e8)
+    assert mean.value <= 300 + MEAN_WEIGHT * LONG_ANSWER_TOKENS
+    short = RunningMean(1.0)
+    for number in range(20_000):
+        short.learn(2000.0 if number % 50 == 0 else 1.0)
+    assert short.value == pytest.approx(41, rel=0.35)
 
 
 def test_the_rate_decays_when_nothing_comes():
