@@ -76,7 +76,7 @@ class Replica:
         self._certificate = certificate(config.tls_cert, config.tls_key)
         self._tls = self._certificate.context if self._certificate else None
         self._tracer = tracer_of(config.otlp_endpoint, service="forebay-proxy", name=self.name)
-        self._metrics = ProxyMetrics(self.selection, self._uplinks, self._door, lambda: self._inflight)
+        self._metrics = ProxyMetrics(self.selection, self._uplinks, self._door, lambda: self.inflight)
         self._dashboard = Dashboard(
             self.selection,
             self._metrics,
@@ -87,9 +87,6 @@ class Replica:
         self._relay = Relay(config, self.selection, self._metrics, self._uplinks)
         waiting, probe_s = self._relay.waiting, config.probe_timeout_ms / 1000
         self._prober = Prober(self.selection, self._uplinks, waiting, self._metrics, timeout_s=probe_s)
-        self._inflight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._is_draining = False
         self._api: Listener | None = None
         self._admin: Listener | None = None
@@ -109,6 +106,11 @@ class Replica:
     def admin_port(self) -> int:
         """Port of the admin pages."""
         return self._admin.port if self._admin else 0
+
+    @property
+    def inflight(self) -> int:
+        """Requests of clients that are not yet answered."""
+        return self._api.under_way if self._api else 0
 
     async def start(self) -> None:
         """Read the bus once, then listen. Raises PortBusy, and BusUnfit for a server that can never be the bus."""
@@ -142,24 +144,15 @@ class Replica:
         self._admin = Listener.of_app(app, config.admin_host, config.admin_port, tls=self._tls_of(config.admin_host))
         await self._admin.start()
 
-        async def counted(request: web.BaseRequest) -> web.StreamResponse:
-            self._inflight += 1
-            self._idle.clear()
-            try:
-                return await surface.handle(request)
-            finally:
-                self._inflight -= 1
-                if not self._inflight:
-                    self._idle.set()
-
         self._api = Listener.of_handler(
-            counted,
+            surface.handle,
             config.host,
             config.port,
             body_limit=config.body_limit_mb * 1024 * 1024,
             reuse_port=config.reuse_port,
             tls=self._tls,
             head_timeout_s=config.head_timeout_s,
+            keepalive_s=config.keepalive_s,
             on_unusable=self._metrics.count,
         )
         await self._api.start()
@@ -181,11 +174,11 @@ class Replica:
         self._is_draining = True
         if self._api is not None:
             await self._api.leave(linger_s=min(LINGER_S, self._config.drain_s))
-        try:
-            async with asyncio.timeout(self._config.drain_s):
-                await self._idle.wait()
-        except TimeoutError:
-            log.warning("%d requests did not finish within %g s", self._inflight, self._config.drain_s)
+            try:
+                async with asyncio.timeout(self._config.drain_s):
+                    await self._api.finished()
+            except TimeoutError:
+                log.warning("%d requests did not finish within %g s", self._api.under_way, self._config.drain_s)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

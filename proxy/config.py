@@ -78,6 +78,12 @@ class ProxyConfig(CostSettings, frozen=True, kw_only=True):
     head_timeout_s: Annotated[
         float, Meta(gt=0, le=3600, description="Longest time for a request's head to come, s.")
     ] = 15.0
+    keepalive_s: Annotated[
+        float,
+        Meta(
+            gt=0, le=86_400, description="An idle connection of a client is kept so long; longer than balancers do, s."
+        ),
+    ] = 75.0
     body_timeout_s: Annotated[
         float, Meta(gt=0, le=86_400, description="Longest time for a request's body to come, s.")
     ] = 120.0

@@ -119,7 +119,7 @@ class Relay:
         refusals: list[Refusal] = []
         fault: HopFailed | None = None
         tries_left = self._config.tries
-        while tries_left and (not tried or self._may_go_on(exchange)):
+        while tries_left and self._may_go_on(exchange, has_failed=bool(tried)):
             selected = await self._next(exchange, facts, tried, refusals)
             if selected is None:
                 break
@@ -176,12 +176,12 @@ class Relay:
                 raise  # else one of those that were asked has said when to come again
         return None
 
-    def _may_go_on(self, exchange: Exchange) -> bool:
-        """Whether a request that failed may still be tried elsewhere. Raises DeadlineExceeded."""
+    def _may_go_on(self, exchange: Exchange, *, has_failed: bool) -> bool:
+        """Whether a request may be sent, and one that has failed sent elsewhere. Raises DeadlineExceeded."""
         now = time.monotonic()
         if now >= exchange.deadline_s:
             raise DeadlineExceeded("the request took longer than its time limit")
-        return now - exchange.started_s <= self._config.retry_window_s
+        return not has_failed or now - exchange.started_s <= self._config.retry_window_s
 
     def _hold_against(self, instance: str, failure: HopFailed | Refusal) -> None:
         """Tell the selection what a failure says about the instance; that its worker is full or drains says nothing."""
@@ -191,7 +191,7 @@ class Relay:
         if isinstance(failure, HopFailed):
             ejections.failed(instance, now, needs_health=not isinstance(failure, AnswerTooSlow))
         elif failure.verdict in (REFUSED, BROKE):
-            if failure.retry_after_s is not None:
+            if failure.retry_after_s:  # who says 0 has named no time, and would draw all traffic
                 ejections.rest(instance, failure.retry_after_s, now)
             else:
                 ejections.failed(instance, now)

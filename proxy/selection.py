@@ -126,8 +126,8 @@ class Selection:
                     full = min(full or fault, fault, key=lambda each: each.retry_after_s)
         if full is not None:
             raise full
-        if not any(reader.reads for reader in self.readers.values()):
-            raise NothingAlive("this replica has not read the bus yet")  # what nobody has seen is not unknown
+        if not all(reader.reads for reader in self.readers.values()):
+            raise NothingAlive("this replica has not read all of the bus yet")  # what nobody has seen is not unknown
         if tried or facts.model is None or any(view.has_lately_served(facts.model) for view in views):
             raise NothingAlive(f"no live instance serves {facts.model or 'this'}")
         raise UnknownModel(facts.model)

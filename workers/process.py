@@ -101,6 +101,8 @@ class Worker:
             async with asyncio.timeout(self._config.drain_s):
                 for instance in self.instances:
                     await instance.drained()
+                for listener in self._listeners:
+                    await listener.finished()
         except TimeoutError:
             left = sum(len(instance.timeline) for instance in self.instances)
             log.warning("%d requests did not finish within %g s", left, self._config.drain_s)

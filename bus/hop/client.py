@@ -15,6 +15,9 @@ from bus.hop.headers import RawHeaders
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
+#: A connection that the other side had closed ends within a round trip of the request that is sent on it.
+STALE_S: Final = 0.5
+
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """From a host and a port to the addresses that may be dialled. Raises OSError, CannotConnect."""
 
@@ -68,9 +71,10 @@ class HopClient:
 
         `on_sent` is called with the answer to come when the request has been written: whoever aborts it with a fault
         ends the waiting with that fault. Raises CannotConnect, AnswerBroke, AnswerTooSlow. A
-        connection that was reused and ends before a byte of the answer is replaced: the other side had closed it
-        while it was idle; if none can be opened it has broken.
+        connection that was reused and ends at once, before a byte of the answer, is replaced: the other side had closed
+        it while it was idle; if none can be opened it has broken. One that ends later has broken on the request.
         """
+        loop = asyncio.get_running_loop()
         head = self._request_head(method, target, headers, len(body))
         connection = self._take_idle()
         is_reused, broken = connection is not None, None
@@ -82,13 +86,14 @@ class HopClient:
                     if broken is not None:
                         raise broken from None  # it was not closed while idle: whoever was asked has gone on it
                     raise
+            sent_s = loop.time()
             answer = connection.send(head, body, is_head_request=method == "HEAD")
             if on_sent is not None:
                 on_sent(answer)
             try:
                 await answer.head(head_timeout_s)
             except AnswerBroke as fault:
-                if is_reused and not answer.has_bytes:
+                if is_reused and not answer.has_bytes and loop.time() - sent_s < STALE_S:
                     # a fresh one: the other idle ones may be as dead
                     connection, is_reused, broken = None, False, fault
                     continue

@@ -5,6 +5,7 @@ very call in which it arrived. aiohttp writes the end of the body, so it keeps i
 """
 
 import asyncio
+import math
 from typing import Final
 
 from aiohttp import HttpVersion11, web
@@ -28,6 +29,43 @@ _COMPLETIONS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 #: Of a read as short as this the one before it is kept too, up to so many bytes.
 SHORT_BYTES: Final = 32
 KEPT_BYTES: Final = 4096
+
+
+async def finish(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Write what is left of an answer, all of a plain one and the end of a stream, at its reader's pace.
+
+    A reader that takes nothing has left after twice STALLED_S at most. That it has, aiohttp finds by itself.
+    """
+    if request.transport is None:
+        return
+    stall = _Stall(request.transport)
+    try:
+        await response.prepare(request)
+        await response.write_eof()
+    except ConnectionError:
+        return
+    finally:
+        stall.end()
+
+
+class _Stall:
+    """Ends a connection whose reader takes nothing between two looks."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._waiting_bytes = math.inf
+        self._timer = asyncio.get_running_loop().call_later(STALLED_S, self._look)
+
+    def end(self) -> None:
+        """All has been taken, or nobody is there."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        before, self._waiting_bytes = self._waiting_bytes, self._transport.get_write_buffer_size()
+        if self._waiting_bytes >= before:
+            self._transport.abort()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(STALLED_S, self._look)
 
 
 class StreamReply:

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from bus.errors import ForebayError
 from bus.hop.intake import HEAD_S, Intake, IntakeServer
+from bus.hop.reply import finish
 
 #: An idle connection is kept this long: longer than the other side keeps it, so that none is closed under a request.
 KEEPALIVE_S: Final = 75.0
@@ -20,6 +21,9 @@ SHUTDOWN_S: Final = 0.5
 #: Connections that a listener leaves have so long to bring the next request of a busy client, whose answer tells it to
 #: connect elsewhere. If they were closed at once, a request could cross with the close and be lost.
 LINGER_S: Final = 2.0
+
+#: Between two looks at what slow readers have yet to take.
+LOOK_S: Final = 0.02
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -41,6 +45,28 @@ class _Request(web.BaseRequest):
             response.force_close()
 
 
+class UnderWay:
+    """Counts what is under way; `with` it a request is."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def __enter__(self) -> None:
+        self.count += 1
+        self._none.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self.count -= 1
+        if not self.count:
+            self._none.set()
+
+    async def none(self) -> None:
+        """Wait until nothing is."""
+        await self._none.wait()
+
+
 class Listener:
     """A server on one port; `port` is known after `start`."""
 
@@ -53,6 +79,7 @@ class Listener:
         reuse_port: bool = False,
         tls: ssl.SSLContext | None = None,
         leaving: asyncio.Event | None = None,
+        under_way: "UnderWay | None" = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -60,6 +87,12 @@ class Listener:
         self._reuse_port = reuse_port
         self._tls = tls
         self._leaving = leaving or asyncio.Event()
+        self._under_way = under_way or UnderWay()
+
+    @property
+    def under_way(self) -> int:
+        """Requests that are not yet answered."""
+        return self._under_way.count
 
     @classmethod
     def of_handler(
@@ -72,6 +105,7 @@ class Listener:
         reuse_port: bool = False,
         tls: ssl.SSLContext | None = None,
         head_timeout_s: float = HEAD_S,
+        keepalive_s: float = KEEPALIVE_S,
         on_unusable: Callable[[int], None] | None = None,
     ) -> "Listener":
         """Give every request to `handler`, without routing; a client that leaves cancels it.
@@ -79,22 +113,28 @@ class Listener:
         Bodies above `body_limit` bytes raise BodyTooLarge when they are read. What is no request at all is answered
         here, and `on_unusable` told of it.
         """
-        loop, leaving = asyncio.get_running_loop(), asyncio.Event()
+        loop, leaving, under_way = asyncio.get_running_loop(), asyncio.Event(), UnderWay()
 
         def make_request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:  # noqa: ANN401
             parts = (message, payload, protocol, writer, task, loop)
             return _Request(*parts, leaving=leaving, client_max_size=body_limit)
 
+        async def answer(request: web.BaseRequest) -> web.StreamResponse:
+            with under_way:
+                response = await handler(request)
+                await finish(request, response)
+                return response
+
         server = IntakeServer(
-            handler,
+            answer,
             intake={"head_timeout_s": head_timeout_s, "on_unusable": on_unusable},
             request_factory=make_request,
             handler_cancellation=True,
-            keepalive_timeout=KEEPALIVE_S,
+            keepalive_timeout=keepalive_s,
             access_log=None,
         )
         runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN_S)
-        return cls(runner, host, port, reuse_port=reuse_port, tls=tls, leaving=leaving)
+        return cls(runner, host, port, reuse_port=reuse_port, tls=tls, leaving=leaving, under_way=under_way)
 
     @classmethod
     def of_app(cls, app: web.Application, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> "Listener":
@@ -125,16 +165,29 @@ class Listener:
         self._leaving.set()
         for site in list(self._runner.sites):
             await site.stop()
-        server = self._runner.server
-        if server is not None and server.connections:
+        if self._connections():
             await asyncio.sleep(linger_s)
-            for connection in server.connections:
-                if isinstance(connection, Intake):
-                    connection.let_go()
+            for connection in self._connections():
+                connection.let_go()
+
+    def _connections(self) -> list[Intake]:
+        server = self._runner.server
+        return [each for each in server.connections if isinstance(each, Intake)] if server is not None else []
+
+    async def finished(self) -> None:
+        """Wait until every request under way has been answered, to the last byte that a slow reader takes."""
+        await self._under_way.none()
+        while any(map(_has_unsent, self._connections())):
+            await asyncio.sleep(LOOK_S)
+            await self._under_way.none()
 
     async def stop(self) -> None:
         """Close everything."""
         await self._runner.cleanup()
+
+
+def _has_unsent(connection: Intake) -> bool:
+    return connection.transport is not None and connection.transport.get_write_buffer_size() > 0
 
 
 def _why(fault: OSError | UnicodeError) -> str:

@@ -236,3 +236,22 @@ async def test_who_goes_on_a_reused_connection_and_listens_no_more_has_broken(se
         await get(hop, "/kill")
     with pytest.raises(CannotConnect):
         await get(hop)
+
+
+async def test_a_reused_connection_that_ends_after_a_while_has_broken_on_the_request(serve, client, monkeypatch):
+    """It was worked on: to send it again would be to send it twice."""
+    monkeypatch.setattr("bus.hop.client.STALE_S", 0.01)
+
+    async def respond(peer: Peer, asked) -> None:
+        if asked.target == "/break":
+            await asyncio.sleep(0.02)
+            peer.reset()
+        else:
+            peer.answer(b"hello")
+
+    server = await serve(lambda peer: repeat(peer, respond))
+    hop = client(server.url)
+    await (await get(hop)).body(LIMIT)
+    with pytest.raises(AnswerBroke):
+        await get(hop, "/break")
+    assert [asked.target for asked in server.asked].count("/break") == 1

@@ -342,3 +342,40 @@ async def test_a_busy_port_is_said_in_one_line(serve, relayed):
     other = Listener.of_handler(gateway.handle, "127.0.0.1", gateway.listener.port, body_limit=1)
     with pytest.raises(PortBusy, match=f"cannot listen on 127.0.0.1:{gateway.listener.port}: already in use"):
         await other.start()
+
+
+async def test_a_reader_that_takes_nothing_of_a_plain_answer_has_left(reader, monkeypatch):
+    """It holds no connection and no memory for ever; the listener is finished then."""
+    monkeypatch.setattr("bus.hop.reply.STALLED_S", 0.05)
+
+    async def handle(_: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(body=b"x" * 30_000_000)
+
+    listener = Listener.of_handler(handle, "127.0.0.1", 0, body_limit=10**6)
+    await listener.start()
+    client = reader(listener.port)
+    await client.ask()
+    await until(lambda: listener.under_way)
+    async with asyncio.timeout(10):
+        await listener.finished()
+    await listener.stop()
+
+
+async def test_a_listener_is_not_finished_while_a_reader_takes_its_answer(reader):
+    """Also what the handler has left to the transport."""
+
+    async def handle(_: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(body=b"x" * 30_000_000)
+
+    listener = Listener.of_handler(handle, "127.0.0.1", 0, body_limit=10**6)
+    await listener.start()
+    client = reader(listener.port)
+    await client.ask()
+    await until(lambda: listener.under_way)
+    finished = asyncio.create_task(listener.finished())
+    await asyncio.sleep(0)
+    assert not finished.done()
+    _, body = await client.rest()
+    assert len(body) == 30_000_000
+    await finished
+    await listener.stop()

@@ -131,7 +131,7 @@ class Fleet:
         """Wait until the replica has nothing in flight, anywhere that it counts."""
         replica = self.replica
         assert replica is not None
-        await until(lambda: not replica.selection.inflight and not replica._inflight)
+        await until(lambda: not replica.selection.inflight and not replica.inflight)
 
     async def close(self) -> None:
         """Let all clients leave, see the replica at rest, and stop it."""

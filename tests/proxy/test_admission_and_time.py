@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from bus.hop.headers import read_ticket
-from tests.hop.scripted import Asked, Peer, until
+from tests.hop.scripted import Asked, Peer, head_of, until
+from tests.proxy.conftest import BODY, CHAT
 from tests.proxy.living import asked_for_work, code_of
 from tests.proxy.test_relay import DONE, EVENT, STREAM_BODY, plain, resets, waits
 
@@ -145,6 +146,20 @@ async def test_a_clients_priority_reaches_the_worker(fleet):
     assert "x-forebay-priority" not in worker.asked[0].headers
 
 
+async def test_a_request_whose_time_is_over_is_not_sent(fleet):
+    """Its body took longer than its client had."""
+    worker = await fleet.worker("a", plain())
+    await fleet.start()
+    caller = await fleet.callers.dial(fleet.url)
+    caller.say(head_of("POST", CHAT, len(BODY), {"x-forebay-timeout-ms": "1"}) + BODY[:-1])
+    await until(lambda: fleet.replica.inflight)
+    await asyncio.sleep(0.002)  # its time has to pass
+    caller.say(BODY[-1:])
+    status, body = await caller.answer()
+    assert (status, code_of(body)) == (504, "deadline_exceeded")
+    assert not worker.asked
+
+
 @pytest.mark.parametrize("header", [{"x_forebay_priority": "urgent"}, {"x_forebay_timeout_ms": "soon"}])
 async def test_a_wish_that_is_none_is_a_400(fleet, header):
     """In OpenAI's shape, with the header's name; nobody is asked."""
@@ -191,5 +206,23 @@ async def test_a_replica_that_leaves_ends_its_connections_and_loses_no_request(f
     assert not stopping.done(), "it did not wait for what runs"
     may_end.set()
     assert await running.body() == EVENT + DONE
+    await stopping
+    fleet.replica = None
+
+
+async def test_a_replica_that_leaves_sends_a_plain_answer_to_its_last_byte(fleet, monkeypatch):
+    """Whoever reads slowly has the drain time, as a stream has."""
+    monkeypatch.setattr("proxy.app.LINGER_S", 0.0)
+    monkeypatch.setattr("bus.hop.server.SHUTDOWN_S", 0.01)
+    large = b'"%b"' % (b"x" * 6_000_000)
+    await fleet.worker("a", lambda peer, _: peer.answer(large))
+    await fleet.start(drain_s=30.0)
+    replica = fleet.replica
+    caller = await fleet.ask()
+    assert await caller.head() == 200
+    stopping = asyncio.create_task(replica.stop())
+    await asyncio.wait({stopping}, timeout=0.2)
+    assert not stopping.done(), "it left while an answer was half sent"
+    assert await caller.body() == large
     await stopping
     fleet.replica = None

@@ -115,6 +115,17 @@ async def test_an_engines_retry_after_is_honoured(fleet):
     assert caller.headers["retry-after"] == "5"
 
 
+@pytest.mark.parametrize("status", ["503 Service Unavailable", "429 Too Many Requests"])
+async def test_an_engine_that_names_no_time_to_wait_draws_a_few_of_sixty(fleet, status):
+    """`Retry-After: 0` is none."""
+    await fleet.worker("a", refuses(status, more="retry-after: 0\r\n"), inflight=0)
+    await fleet.worker("b", plain(), inflight=5)
+    await fleet.start()
+    for _ in range(60):
+        assert await (await fleet.ask()).answer() == (200, ANSWER)
+    assert 1 <= asked_for_work(fleet.workers["a"]) <= 5
+
+
 @pytest.mark.parametrize("verdict", ["full", "draining"])
 async def test_a_worker_that_is_full_or_drains_is_not_held_to_have_failed(fleet, verdict):
     """Nor does it use up a try."""

@@ -5,6 +5,7 @@ import gzip
 import msgspec
 import pytest
 
+from bus.reader import Reader
 from tests.hop.scripted import Asked, Peer, head_of, until
 from tests.proxy.conftest import BODY, CHAT
 
@@ -316,3 +317,20 @@ async def test_a_multipart_body_of_endless_depth_is_a_400(fleet):
     caller = await fleet.ask(body, path="/v1/audio/transcriptions", content_type="multipart/form-data; boundary=b0")
     status, answer = await caller.answer()
     assert (status, error(answer)["type"]) == (400, "invalid_request_error")
+
+
+async def test_a_model_that_may_be_in_a_pool_that_was_never_read_is_not_unknown(fleet, monkeypatch):
+    """One node of a cluster is away while a replica starts: come again, not "does not exist"."""
+    read = Reader._read
+
+    async def read_but_one(reader: Reader) -> None:
+        if reader.pool != "other":
+            await read(reader)
+
+    monkeypatch.setattr(Reader, "_read", read_but_one)
+    monkeypatch.setattr("proxy.app.FIRST_LOOK_S", 0.05)
+    await fleet.worker("a", plain)
+    await fleet.start(pool=("default", "other"))
+    status, body = await (await fleet.ask(BODY.replace(b"tiny", b"elsewhere"))).answer()
+    assert (status, msgspec.json.decode(body)["error"]["code"]) == (503, "no_live_instance")
+    assert (await (await fleet.ask()).answer())[0] == 200
