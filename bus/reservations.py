@@ -2,7 +2,8 @@
 
 A reservation ends exactly once, whoever comes first: settled by the worker's publish that counts its request, given
 back here because it was not delivered, or expired. Nothing is ever retried: a lost reply costs at most the grace period
-of one reservation counted too much.
+of one reservation counted too much. A bus that does not answer is asked again after a pause: it costs a choice now and
+then its time, not each.
 """
 
 import asyncio
@@ -10,7 +11,9 @@ import contextlib
 import itertools
 import logging
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from bus.errors import BusUnavailable
 from bus.in_transit import GRACE_MS, OLDEST_VIEW_US, InTransit, Offer, Reserved
@@ -19,6 +22,12 @@ from bus.scripts import Commands, Script
 
 log = logging.getLogger("forebay.bus")
 
+#: After so many failures in a row, each asked after the one before it had failed, the bus is not asked for a while.
+FAILURES: Final = 3
+
+#: The pause after that; it doubles with each further failure.
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 1.0
 
 _process = secrets.token_hex(6)
 _numbers = itertools.count()
@@ -32,10 +41,17 @@ def new_reservation_id() -> str:
 class Reservations:
     """Reserves at the instances of one pool; the time limit of `client` is how long a choice may take."""
 
-    def __init__(self, client: Commands, pool: str, *, grace_ms: int = GRACE_MS) -> None:
+    def __init__(
+        self, client: Commands, pool: str, *, grace_ms: int = GRACE_MS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.pool = pool
         self.made = 0
         self.failures = 0
+        self.not_asked = 0
+        self._clock = clock
+        self._failures_in_a_row = 0
+        self._failed_at_s = float("-inf")
+        self._pause_until_s = float("-inf")
         self.too_late = 0
         self.given_back = 0
         self._reserve = Script(client, "reserve")
@@ -45,10 +61,11 @@ class Reservations:
         self._giving_back: set[asyncio.Task[None]] = set()
 
     def outcomes(self) -> dict[str, int]:
-        """Choices on the bus so far by what became of them: failed and too_late ones were decided alone."""
+        """Choices so far by what became of them on the bus: failed, not_asked and too_late ones were decided alone."""
         return {
             "made": self.made,
             "failed": self.failures,
+            "not_asked": self.not_asked,
             "too_late": self.too_late,
             "given_back": self.given_back,
         }
@@ -63,8 +80,12 @@ class Reservations:
         """Choose among at most 16 offers and reserve `tokens` there under the id `reservation`.
 
         `view_us` is the server time of the view behind the offers. None: the bus did not answer in time, or the view
-        was too old when it did; the caller decides alone.
+        was too old when it did, or was not asked so soon after it did not; the caller decides alone.
         """
+        asked_at_s = self._clock()
+        if asked_at_s < self._pause_until_s:
+            self.not_asked += 1
+            return None
         args: list[str | bytes | int] = [reservation, max(1, tokens), self._grace_ms, view_us, OLDEST_VIEW_US]
         for offer in offers:
             args += (
@@ -76,9 +97,10 @@ class Reservations:
             )
         try:
             reply = await self._reserve([self._key(offer.instance) for offer in offers], args)
-        except BusUnavailable:
-            self.failures += 1
+        except BusUnavailable as fault:
+            self._failed(fault, asked_at_s)
             return None
+        self._answered()
         if not reply[0]:
             self.too_late += 1
             return None
@@ -99,6 +121,23 @@ class Reservations:
         """Wait for what is being given back."""
         if self._giving_back:
             await asyncio.wait(self._giving_back)
+
+    def _failed(self, fault: BusUnavailable, asked_at_s: float) -> None:
+        self.failures += 1
+        if asked_at_s <= self._failed_at_s:
+            return  # one silence, met by many at once
+        now_s = self._failed_at_s = self._clock()
+        self._failures_in_a_row += 1
+        beyond = self._failures_in_a_row - FAILURES
+        if beyond >= 0:
+            self._pause_until_s = now_s + min(FIRST_PAUSE_S * 2**beyond, LONGEST_PAUSE_S)
+        if beyond == 0:
+            log.warning("pool %s: nothing can be reserved (%s): this replica chooses alone", self.pool, fault)
+
+    def _answered(self) -> None:
+        if self._failures_in_a_row >= FAILURES:
+            log.warning("pool %s: reservations are made again", self.pool)
+        self._failures_in_a_row = 0
 
     def _key(self, instance: str) -> str:
         key = self._keys.get(instance)

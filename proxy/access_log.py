@@ -1,9 +1,12 @@
 """One JSON line a request: who was asked, how it ended, how long it took. Never a prompt, never a body."""
 
 import sys
+from collections.abc import Callable
 from typing import BinaryIO
 
 import msgspec
+
+from bus.hop.outlet import Outlet
 
 _encode = msgspec.json.Encoder().encode
 
@@ -31,19 +34,25 @@ class AccessLine(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class AccessLog:
-    """Writes lines to standard output; a full disk costs lines, never requests."""
+    """Writes lines to standard output; a full disk or a reader that stands still costs lines, never requests."""
 
-    def __init__(self, is_on: bool, stream: BinaryIO | None = None) -> None:
-        self.lost = 0
+    def __init__(
+        self, is_on: bool, stream: BinaryIO | None = None, *, on_lost: Callable[[], None] = lambda: None
+    ) -> None:
         self._is_on = is_on
         self._stream = stream or sys.stdout.buffer
+        self._outlet = Outlet(self._stream)
+        self._on_lost = on_lost
 
     def write(self, line: AccessLine) -> None:
         """Write one line."""
         if not self._is_on:
             return
+        if not self._outlet.takes_a_line:
+            self._on_lost()
+            return
         try:
             self._stream.write(_encode(line) + b"\n")
             self._stream.flush()
         except (OSError, ValueError):
-            self.lost += 1
+            self._on_lost()

@@ -132,7 +132,7 @@ class Replica:
             self.selection,
             self._relay,
             self._metrics,
-            AccessLog(config.access_log),
+            AccessLog(config.access_log, on_lost=self._metrics.lost_lines.inc),
             Tokenizers(config.tokenizer),
             self._door,
             config,

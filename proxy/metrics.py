@@ -42,6 +42,9 @@ class ProxyMetrics:
         self.moved = Counter(
             "forebay_moved", "Waiting requests taken from a worker that does not answer.", registry=self.registry
         )
+        self.lost_lines = Counter(
+            "forebay_log_lines_lost", "Lines of the access log that nobody took.", registry=self.registry
+        )
         self.broken = Counter("forebay_broken_streams", "Streams that ended early.", registry=self.registry)
         self.registry.register(_SelectionCollector(selection))
         self.registry.register(_SecurityCollector(uplinks, door))
@@ -101,7 +104,7 @@ class _SelectionCollector(Collector):
         yield from (faults, failures, reads)
         reservations = CounterMetricFamily(
             "forebay_reservations",
-            "Choices on the bus: made there; failed and too_late were decided alone; given_back were not delivered.",
+            "Choices by the bus: made there; failed, not_asked, too_late were decided alone; given_back not delivered.",
             labels=["pool", "outcome"],
         )
         for pool, each in selection.reservations.items():

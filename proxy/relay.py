@@ -32,7 +32,7 @@ from bus.hop.headers import (
     header,
     write_ticket,
 )
-from bus.hop.openai_error import error_event
+from bus.hop.openai_error import error_event, error_in_shape
 from bus.hop.reply import StreamReply
 from bus.hop.tracing import Span
 from proxy.access_log import AccessLine
@@ -286,6 +286,10 @@ class Relay:
         if header(answer.headers, _VERDICT) is None:
             self._saw_first_event(exchange, selected)
         headers = CIMultiDict(_reply_headers(exchange, selected, answer))
+        if answer.status >= 400 and "content-encoding" not in headers and exchange.request.method != "HEAD":
+            told = error_in_shape(answer.status, headers.get("content-type", ""), body)
+            if told is not None:
+                body, headers["content-type"] = told, "application/json"
         return web.Response(status=answer.status, body=body, headers=headers)
 
     def _saw_first_event(self, exchange: Exchange, selected: Selected) -> None:

@@ -4,11 +4,13 @@ import asyncio
 import gc
 import logging
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 
 import uvloop
 
 from bus.hop.fault import WithoutContent, log_loop_fault
+from bus.hop.outlet import OutletHandler
 
 #: Objects made before the collector looks: a relay makes some hundred a request, hardly any of them in cycles.
 GC_THRESHOLDS = (20_000, 50, 100)
@@ -16,7 +18,8 @@ GC_THRESHOLDS = (20_000, 50, 100)
 
 def run_until_signal(serve: Callable[[asyncio.Event], Awaitable[None]], *, log_level: str) -> None:
     """Run `serve(stop)` on uvloop; SIGTERM and SIGINT set `stop`, upon which it is to end in order."""
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    handlers = [OutletHandler(sys.stderr)]
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", handlers=handlers)
     logging.getLogger("aiohttp.server").addFilter(WithoutContent())
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

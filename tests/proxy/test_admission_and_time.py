@@ -45,10 +45,12 @@ async def test_all_workers_saying_that_they_are_full_is_a_429_with_the_soonest_t
     """Where their records are a moment old."""
     for name, after in (("a", 9), ("b", 4), ("c", 7)):
         more = f"x-forebay-verdict: full\r\nretry-after: {after}\r\n"
-        await fleet.worker(name, lambda peer, _, more=more: peer.answer(b"full", status="429 No", more=more))
+        await fleet.worker(
+            name, lambda peer, _, more=more: peer.answer(b'{"error":"full"}', status="429 No", more=more)
+        )
     await fleet.start()
     caller = await fleet.ask()
-    assert await caller.answer() == (429, b"full")
+    assert await caller.answer() == (429, b'{"error":"full"}')
     assert caller.headers["retry-after"] == "4"
 
 

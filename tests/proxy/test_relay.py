@@ -228,10 +228,10 @@ async def test_what_one_instance_does_not_take_another_answers(fleet, fails, bod
 async def test_refused_everywhere_the_engines_own_answer_passes(fleet):
     """Status, Retry-After and bytes; the mark between us and the worker does not."""
     for name in "abc":
-        await fleet.worker(name, refuses("429 Too Many Requests", b"full", "retry-after: 7\r\n"))
+        await fleet.worker(name, refuses("429 Too Many Requests", b'{"error":"full"}', "retry-after: 7\r\n"))
     await fleet.start(tries=2)
     caller = await fleet.ask()
-    assert await caller.answer() == (429, b"full")
+    assert await caller.answer() == (429, b'{"error":"full"}')
     assert caller.headers["retry-after"] == "7"
     assert "x-forebay-verdict" not in caller.headers
     assert [len(worker.asked) for worker in fleet.workers.values()] == [1, 1, 1]
@@ -240,9 +240,9 @@ async def test_refused_everywhere_the_engines_own_answer_passes(fleet):
 async def test_a_request_on_which_engines_break_does_not_go_round_the_fleet(fleet):
     """It may be what breaks them: after some tries its client is told, and the others live."""
     for name in "abcde":
-        await fleet.worker(name, lambda peer, _: peer.answer(b"dead", status="500 No", more=BROKE))
+        await fleet.worker(name, lambda peer, _: peer.answer(b'{"error":"dead"}', status="500 No", more=BROKE))
     await fleet.start(tries=2)
-    assert await (await fleet.ask()).answer() == (500, b"dead")
+    assert await (await fleet.ask()).answer() == (500, b'{"error":"dead"}')
     assert sum(len(worker.asked) for worker in fleet.workers.values()) == 2
 
 
@@ -382,3 +382,31 @@ async def test_a_storm_of_requests_leaves_nothing(fleet):
     await fleet.comes_to_rest()
     ends = [line.outcome for line in fleet.lines]
     assert {end: ends.count(end) for end in ends if end != "cancelled"} == {"answered": 40, "failed": 20, "broken": 20}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "body", "message"),
+    [
+        ("500 Internal Server Error", "text/plain", b"Internal Server Error", "Internal Server Error"),
+        ("502 Bad Gateway", "text/html", b"<html>10.0.0.7 is away</html>", "the engine answered 502"),
+        ("404 Not Found", "text/plain", b"", "the engine answered 404"),
+        ("500 Internal Server Error", "text/plain", b"\xff" * 5000, "\ufffd" * 1000),
+    ],
+)
+async def test_an_engines_error_that_is_no_json_is_told_in_openais_shape(fleet, status, kind, body, message):
+    """The status stays; clients read `error.message`, and break on a page of HTML."""
+    await fleet.worker("a", lambda peer, _: peer.answer(body, status=status, kind=kind))
+    await fleet.start()
+    caller = await fleet.ask()
+    assert await caller.head() == int(status[:3])
+    assert caller.headers["content-type"] == "application/json"
+    error = msgspec.json.decode(await caller.body())["error"]
+    assert (error["message"], error["code"]) == (message, "engine_error")
+
+
+@pytest.mark.parametrize("body", [b'{"detail":[{"msg":"no"}]}', b'{"error":"no"}'])
+async def test_an_engines_error_that_is_json_stays_as_it_is(fleet, body):
+    """Byte for byte."""
+    await fleet.worker("a", lambda peer, _: peer.answer(body, status="422 Unprocessable"))
+    await fleet.start()
+    assert await (await fleet.ask()).answer() == (422, body)
