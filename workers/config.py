@@ -76,7 +76,12 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="Send the clients' Authorization header on to engines, unless they have a key.")
     ] = False
     slots: Annotated[
-        int, Meta(ge=1, le=4096, description="Requests that run at once on one engine (vLLM: --max-num-seqs).")
+        int,
+        Meta(
+            ge=1,
+            le=4096,
+            description="Requests that run at once on one engine: as many as it does (vLLM: --max-num-seqs).",
+        ),
     ] = 16
     queue_limit: Annotated[
         int, Meta(ge=0, le=100_000, description="Requests that may wait for a slot; more are answered 429.")

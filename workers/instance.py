@@ -25,6 +25,7 @@ from bus.registration import Registration, RegistrationState
 from bus.scripts import Commands
 from bus.seldom import Seldom
 from bus.tokens import TextBytes
+from workers.advice import Advice
 from workers.calibration import Calibration
 from workers.config import InstanceConfig, WorkerConfig
 from workers.engine_health import EngineHealth
@@ -103,6 +104,7 @@ class Instance:
         self._clock = clock
         self._rate = RateMeter()
         self._repeats = 0
+        self._advice = Advice(slots=config.slots)
         self._said: defaultdict[str, Seldom] = defaultdict(Seldom)
         self._estimates_fail = False
         self._token_rates = LearnedTokenRates()
@@ -186,8 +188,8 @@ class Instance:
             self._estimate_failed(fault)
         if is_gone:
             return
-        if usage is not None and usage.prompt_tokens and text is not None:
-            self._token_rates.learn(text, usage.prompt_tokens)
+        if usage is not None and usage.prompt_tokens:
+            self._saw_usage(usage.prompt_tokens, usage, text)
         self.metrics.count(outcome)
         has_begun = request.work.is_stream and request.decode is not None
         self.health.saw(outcome, sent_s=request.dispatched_s, has_begun=has_begun)
@@ -294,11 +296,23 @@ class Instance:
 
     def _take_engine_load(self) -> None:
         """Requests that the engine runs beyond ours hold slots. Its gauge lags behind its steps: ours lead."""
-        running = self.watch.load.running
+        load = self.watch.load
+        self._advise(self._advice.saw_load(self._clock(), load, queued=self.timeline.count(Stage.READY_QUEUE)))
+        running = load.running
         foreign = max(0, running - self.timeline.on_engine) if running is not None else 0
         if foreign != self.timeline.foreign:
             self.timeline.foreign = foreign
             self.publisher.changed()
+
+    def _saw_usage(self, prompt_tokens: int, usage: Usage, text: TextBytes | None) -> None:
+        """The engine has counted a prompt, of `text` where the whole of it was text."""
+        if text is not None:
+            self._token_rates.learn(text, prompt_tokens)
+        self._advise(self._advice.saw_answer(tells_cached=usage.cached_tokens is not None))
+
+    def _advise(self, words: str | None) -> None:
+        if words is not None:
+            log.warning("instance %s: %s", self.id, words)
 
     def _unique(self, request_id: str) -> str:
         """A client may send one id any number of times; the ledger needs as many."""

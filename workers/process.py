@@ -85,6 +85,8 @@ class Worker:
             instance.worker_url = f"{scheme}://{_in_url(config.advertise_host or config.host)}:{listener.port}"
             self.tasks.append(asyncio.create_task(instance.run(), name=f"instance {instance.id}"))
             log.info("instance %s: listening on %s", instance.id, instance.worker_url)
+            message = "instance %s: %d slots, so many of its requests run at once on the engine (--slots)"
+            log.info(message, instance.id, config.slots)
             if is_out_of_reach(config.advertise_host or config.host, config.redis):
                 log.warning(
                     "instance %s: proxies of other machines cannot dial %s; name what they can with --advertise-host",

@@ -21,6 +21,7 @@ SUFFIXES = {"Counter": ("_total",), "Gauge": ("",), "Histogram": ("", "_count", 
 #: Options of other programs that are spoken of.
 FOREIGN = {
     *("--max-num-seqs", "--parallel", "--metrics", "--enable-metrics", "--threads-http"),
+    *("--enable-prompt-tokens-details", "--enable-cache-report", "--max-running-requests"),
     *("--kustomize", "--namespace", "--from-literal", "--from-file", "--replicas", "--scale", "--detach", "--build"),
     *("--help", "--weight", "--file", "--tag", "--pattern", "--scan"),
 }

@@ -38,6 +38,14 @@ def test_waiting_by_reason_is_not_counted_as_waiting():
     assert ADAPTERS["vllm"].read_load(page).waiting == 0
 
 
+@pytest.mark.parametrize("name", ["vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"])
+def test_hits_of_the_prefix_cache_are_summed_over_ranks(name):
+    """Under the old name too; when it was made is none of them."""
+    created = name.replace("total", "created")
+    load = vllm(f'{name}{{engine="0"}} 16.0', f'{name}{{engine="1"}} 32.0', f'{created}{{engine="0"}} 1.7e+09')
+    assert load == EngineLoad(prefix_cache_hits=48.0)
+
+
 def test_the_recorded_page_of_llama_cpp_is_recognised_and_read():
     """It counts slots and what waits for one, and has no gauge of its KV cache: that is unknown."""
     adapter = recognise(LLAMA_PAGE)

@@ -158,3 +158,10 @@ async def test_an_estimate_that_fails_costs_no_request(site, monkeypatch, caplog
     await one.comes_to_rest()
     assert (await (await one.ask(is_stream=False)).answer())[0] == 200
     assert caplog.text.count("a fault of ours in its estimates") == 1
+
+
+async def test_a_worker_says_at_its_start_how_many_slots_it_has(site, caplog):
+    """The default fits few engines, and nothing else would tell."""
+    with caplog.at_level("INFO", logger="forebay.worker"):
+        await site(streams, slots=5)
+    assert "instance a: 5 slots, so many of its requests run at once on the engine (--slots)" in caplog.messages

@@ -22,6 +22,8 @@ class EngineLoad(msgspec.Struct, frozen=True):
     """Share of the KV cache in use, 0..1; of several ranks the fullest."""
     kv_capacity_tokens: int | None = None
     """Tokens that the KV cache holds, all ranks together."""
+    prefix_cache_hits: float | None = None
+    """Prompt tokens that its prefix cache held, counted since its start."""
 
 
 class EngineAdapter(Protocol):

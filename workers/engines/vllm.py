@@ -8,6 +8,8 @@ _RUNNING = Gauge("vllm:num_requests_running")
 _WAITING = Gauge("vllm:num_requests_waiting")
 _KV_USAGE = Gauge("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 
+_PREFIX_CACHE_HITS = Gauge("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
+
 #: One info gauge a rank; newer pages say the tokens, all say blocks and their size.
 _CACHE_INFO = Gauge("vllm:cache_config_info")
 
@@ -32,6 +34,7 @@ class VLLMAdapter:
             waiting=total(_WAITING.values(page)),
             kv_usage=fullest(_KV_USAGE.values(page)),
             kv_capacity_tokens=_kv_capacity_tokens(page),
+            prefix_cache_hits=sum(hits) if (hits := _PREFIX_CACHE_HITS.values(page)) else None,
         )
 
 

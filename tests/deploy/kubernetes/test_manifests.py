@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ def test_the_ports_that_are_named_are_those_listened_on():
 def test_the_worker_dials_the_engine_where_it_listens_and_has_as_many_slots():
     """The engine listens to its own pod only, and its slots are told twice."""
     engine, worker = container("engine"), container("worker")
-    options = dict(zip(engine["args"][::2], engine["args"][1::2], strict=True))
+    options = dict(pairwise(engine["args"]))
 
     assert options["--host"] == "127.0.0.1"
     assert worker["args"][-1].endswith(f"=http://127.0.0.1:{options['--port']}")
