@@ -35,6 +35,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that run at once on the engine."""
     queue_limit: Annotated[int, Meta(ge=0, le=LARGEST)] | None = None
     """Requests that may wait there for a slot; None: not told."""
+    context_tokens: Positive | None = None
+    """Most tokens of a prompt and its answer together; None: not told."""
     state: RegistrationState = "ready"
     ttl_ms: Positive = 1500
     """Life of the pressure record: older than this it is unknown."""

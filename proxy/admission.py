@@ -1,4 +1,4 @@
-"""Which instances are full, by their records, and when a client that finds all of them full should come again.
+"""Which instances a request fits: who is full, whose context is too short, and when to come again where all are full.
 
 Pure: no I/O, no clock.
 """
@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from bus.errors import ForebayError
 from bus.record import PressureRecord
 from bus.view import Pressure
+from proxy.candidates import RequestWork
+
+#: Prompts are estimated within 15 % of what engines count; of what this is written for, code and tables, less well.
+ESTIMATE_ERROR = 1.3
 
 #: Told where no instance has published a prediction.
 UNKNOWN_WAIT_S = 1.0
@@ -34,6 +38,16 @@ def is_full(pressure: Pressure) -> bool:
     free_slots = max(0, registration.slots - record.inflight)
     beyond = max(0, pressure.in_transit_requests - free_slots)
     return _waiting(record) + beyond >= registration.queue_limit
+
+
+def long_enough(found: list[Pressure], work: RequestWork, *, is_exact: bool) -> list[Pressure]:
+    """Those whose engine has room for a prompt and its answer; all of them where none has, since that is its to say.
+
+    Of one model's engines some may have less memory, and a shorter context. Where the prompt's tokens are only
+    estimated, who is left out must be clearly too short.
+    """
+    tokens = work.prompt_tokens / (1.0 if is_exact else ESTIMATE_ERROR) + (work.output_cap or 0)
+    return [p for p in found if (p.registration.context_tokens or tokens) >= tokens] or found
 
 
 def retry_after_s(full: Sequence[Pressure]) -> float:

@@ -20,7 +20,7 @@ from bus.registration import Registration
 from bus.reservations import Reservations, new_reservation_id
 from bus.tokens import TokenRates
 from bus.view import PoolView, Pressure
-from proxy.admission import FleetFull, is_full, retry_after_s
+from proxy.admission import FleetFull, is_full, long_enough, retry_after_s
 from proxy.candidates import Candidate, Choice, Evaluation, RequestWork
 from proxy.ejection import Ejections, Standing
 from proxy.facts import Facts
@@ -184,8 +184,8 @@ class Selection:
     async def _decide(
         self, request_id: str, view: PoolView, found: list[Pressure], facts: Facts, now: float
     ) -> Selected:
-        found = self._takers(found, now)
         work = request_work(facts, found)
+        found = self._takers(long_enough(found, work, is_exact=facts.exact_tokens is not None), now)
         choice, candidates = self._judge(found, work, view)
         reservation = new_reservation_id()
         claimed = self.ejections.claim(p.instance for p in found)  # before the wait: others choose meanwhile

@@ -56,6 +56,8 @@ class EngineWatch:
         on_load: Callable[[], None],
     ) -> None:
         self.models: tuple[str, ...] = ()
+        self.context_tokens: int | None = None
+        """Most tokens of a prompt and its answer, where the engine tells."""
         self.load = EngineLoad()
         self.adapter: EngineAdapter | None = None if kind == "auto" else ADAPTERS[kind]
         self.failures = 0
@@ -105,9 +107,10 @@ class EngineWatch:
         self._note(
             "models", str(left_out or ""), f"{left_out} models are left out: a registration has no room for them"
         )
-        if models != self.models:
-            self.models = models
-            log.info("instance %s: serves %s", self._name, ", ".join(models) or "no model")
+        if (models, listed.context_tokens) != (self.models, self.context_tokens):
+            self.models, self.context_tokens = models, listed.context_tokens
+            length = f" of at most {self.context_tokens} tokens" if self.context_tokens else ""
+            log.info("instance %s: serves %s%s", self._name, ", ".join(models) or "no model", length)
             self._on_change()
 
     async def _read_load(self) -> int:

@@ -290,6 +290,7 @@ class Instance:
             kind=self.watch.adapter.kind if self.watch.adapter else "unknown",
             slots=self.config.slots,
             queue_limit=self.config.queue_limit,
+            context_tokens=self.watch.context_tokens,
             state=self.state,
             ttl_ms=self.config.ttl_ms,
         )

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from bus.record import LARGEST
+
 #: Bytes of all names together that a registration carries: one of more than 64 KiB is not sent to readers.
 MOST_BYTES: Final = 48 * 1024
 
@@ -22,11 +24,14 @@ class ModelList(msgspec.Struct, frozen=True):
     """Models, LoRA adapters among them, and further names of each (llama.cpp: `aliases`)."""
     owner: str = ""
     """`owned_by` of the first: which server this is."""
+    context_tokens: int | None = None
+    """`max_model_len`, which vLLM and SGLang tell: most tokens of a prompt and its answer; the least of several."""
 
 
 class _Model(msgspec.Struct):
     id: str
     owned_by: Any = ""
+    max_model_len: Any = None
     aliases: Any = ()
 
 
@@ -41,7 +46,7 @@ def read_models(body: bytes) -> ModelList:
     """Read the answer of /v1/models; names that would spoil a log or a terminal are left out. Raises ValueError.
 
     >>> read_models(b'{"data":[{"id":"base","owned_by":"vllm"},{"id":"lora","parent":"base"}]}')
-    ModelList(names=('base', 'lora'), owner='vllm')
+    ModelList(names=('base', 'lora'), owner='vllm', context_tokens=None)
     """
     try:
         models = _decode_models(body).data
@@ -49,7 +54,9 @@ def read_models(body: bytes) -> ModelList:
         raise ValueError(f"no list of models ({fault})") from fault
     names = [name for model in models for name in (model.id, *_texts(model.aliases)) if name.isprintable()]
     owner = models[0].owned_by if models else ""
-    return ModelList(tuple(dict.fromkeys(names)), owner if isinstance(owner, str) else "")
+    lengths = [each.max_model_len for each in models]
+    context_tokens = min((length for length in lengths if type(length) is int and 0 < length <= LARGEST), default=None)
+    return ModelList(tuple(dict.fromkeys(names)), owner if isinstance(owner, str) else "", context_tokens)
 
 
 def fitting(names: Iterable[str]) -> tuple[str, ...]:

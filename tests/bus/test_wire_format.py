@@ -86,6 +86,7 @@ def test_the_registration_dump_and_table_are_those_of_the_code():
         kind="custom",
         slots=64,
         queue_limit=256,
+        context_tokens=8192,
     )
     named = re.findall(r"^\| `(\w+)` \| (?:string|array|integer)", TEXT, re.MULTILINE)
     assert [name for name in named if name in Registration.__struct_fields__] == list(Registration.__struct_fields__)

@@ -7,12 +7,17 @@ from hypothesis import strategies as st
 from bus.record import PressureRecord
 from bus.registration import Registration
 from bus.view import Pressure
-from proxy.admission import UNKNOWN_WAIT_S, is_full, retry_after_s
+from proxy.admission import UNKNOWN_WAIT_S, is_full, long_enough, retry_after_s
+from proxy.candidates import RequestWork
 
 
-def pressure(*, slots=2, limit=1, running=0, waiting=0, in_transit=0, slot_ms=None, is_known=True) -> Pressure:
+def pressure(
+    *, slots=2, limit=1, running=0, waiting=0, in_transit=0, slot_ms=None, is_known=True, context=None
+) -> Pressure:
     """Give an instance with so many on its engine and so many waiting."""
-    registration = Registration(worker_url="http://w", engine_url="http://e", slots=slots, queue_limit=limit)
+    registration = Registration(
+        worker_url="http://w", engine_url="http://e", slots=slots, queue_limit=limit, context_tokens=context
+    )
     record = PressureRecord(
         epoch=1,
         sequence=1,
@@ -60,3 +65,29 @@ def test_the_soonest_place_in_the_fleet_is_when_to_come_again():
     assert retry_after_s([fast]) == 3.0
     assert retry_after_s([fast, pressure(is_known=False)]) == 3.0
     assert retry_after_s([pressure()]) == retry_after_s([]) == UNKNOWN_WAIT_S
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "cap", "is_exact", "fits"),
+    [
+        (8192, None, True, {"short", "long", "untold"}),
+        (8193, None, True, {"long", "untold"}),
+        (8000, 193, True, {"long", "untold"}),
+        (8193, None, False, {"short", "long", "untold"}),
+        (8000, 2500, False, {"long", "untold"}),
+        (12_000, None, False, {"long", "untold"}),
+        (200_000, None, True, {"untold"}),
+    ],
+)
+def test_who_is_too_short_for_a_request_is_left_out(prompt_tokens, cap, is_exact, fits):
+    """Prompt and answer together; where the prompt is only estimated, who is clearly too short."""
+    fleet = {"short": pressure(context=8192), "long": pressure(context=131_072), "untold": pressure()}
+    work = RequestWork(prompt_tokens=prompt_tokens, output_cap=cap)
+    found = long_enough(list(fleet.values()), work, is_exact=is_exact)
+    assert {name for name, each in fleet.items() if any(each is one for one in found)} == fits
+
+
+def test_where_all_are_too_short_the_engine_says_so():
+    """Its own words tell the client what is allowed."""
+    found = [pressure(context=100), pressure(context=200)]
+    assert long_enough(found, RequestWork(prompt_tokens=1000), is_exact=True) == found

@@ -410,3 +410,15 @@ async def test_an_engines_error_that_is_json_stays_as_it_is(fleet, body):
     await fleet.worker("a", lambda peer, _: peer.answer(body, status="422 Unprocessable"))
     await fleet.start()
     assert await (await fleet.ask()).answer() == (422, body)
+
+
+async def test_a_long_prompt_goes_where_it_fits_however_busy_it_is_there(fleet):
+    """Of one model's engines one has the shorter context; a short prompt goes to the one that is free."""
+    await fleet.worker("short", plain(), told={"context_tokens": 100}, inflight=0)
+    await fleet.worker("long", plain(), told={"context_tokens": 100_000}, inflight=5)
+    await fleet.start()
+    long = b'{"model":"tiny","messages":[{"role":"user","content":"%b"}]}' % (b"word " * 2000)
+    for body, instance in ((long, "long"), (BODY, "short"), (BODY.replace(b"{", b'{"max_tokens":101,', 1), "long")):
+        caller = await fleet.ask(body)
+        assert (await caller.answer())[0] == 200
+        assert caller.headers["x-forebay-instance"] == instance

@@ -24,6 +24,7 @@ def test_all_names_that_vllm_serves_are_read():
     """Names given by --served-model-name stand there as models of their own."""
     listed = read_models(recorded_models("vllm-0.32.0-http.txt"))
     assert (listed.names, listed.owner) == (("tiny", "tiny-alias"), "vllm")
+    assert listed.context_tokens == 2048
 
 
 def test_the_aliases_of_llama_cpp_are_names_too():
@@ -39,6 +40,14 @@ def test_lora_adapters_are_models():
         b'{"data":[{"id":"base","parent":null},{"id":"sql-lora","parent":"base"},{"id":"chat-lora","parent":"base"}]}'
     )
     assert read_models(body).names == ("base", "sql-lora", "chat-lora")
+
+
+@pytest.mark.parametrize("length", [b"null", b"0", b"-1", b"true", b"8192.0", b'"8192"', b"9" * 30])
+def test_a_length_that_is_none_is_not_told(length):
+    """And takes no part where another model tells its own."""
+    assert read_models(b'{"data":[{"id":"m","max_model_len":' + length + b"}]}").context_tokens is None
+    both = b'{"data":[{"id":"m","max_model_len":' + length + b'},{"id":"n","max_model_len":4096}]}'
+    assert read_models(both).context_tokens == 4096
 
 
 @pytest.mark.parametrize("extra", [b'"aliases":null', b'"aliases":"x"', b'"aliases":[1,null]', b'"owned_by":7'])
