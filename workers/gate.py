@@ -1,15 +1,23 @@
-"""A gate that lets a bounded number of requests through at once.
+"""A gate that lets through at once what fits in a bounded number of places.
 
-Classes of priority have weighted shares; within a class it is first come, first served. A place is given to a waiter
-in the very step in which it becomes free, so nobody overtakes; one that is cancelled after it was given hands it on.
+Classes of priority have weighted shares; within a class it is first come, first served. Places are given to a waiter
+in the very step in which they become free, so nobody overtakes; one that is cancelled after that hands them on. Who
+wants several waits until as many are free, and those whose turn comes later wait with it: let past, they would keep it
+waiting for ever.
 """
 
 import asyncio
 from collections import deque
 from types import TracebackType
+from typing import NamedTuple
 
 from bus.hop.headers import Priority
 from workers.shares import WEIGHTS, Shares
+
+
+class _Waiter(NamedTuple):
+    places: int
+    entered: asyncio.Future[None]
 
 
 class Gate:
@@ -19,7 +27,7 @@ class Gate:
         self.places = places
         self.held = 0
         self._shares = Shares()
-        self._lines: dict[Priority, deque[asyncio.Future[None]]] = {priority: deque() for priority in WEIGHTS}
+        self._lines: dict[Priority, deque[_Waiter]] = {priority: deque() for priority in WEIGHTS}
 
     def __repr__(self) -> str:
         return f"<Gate {self.held}/{self.places} held, {self.waiting} waiting>"
@@ -29,32 +37,32 @@ class Gate:
         """How many wait."""
         return sum(map(len, self._lines.values()))
 
-    async def enter(self, priority: Priority = "normal") -> None:
-        """Wait for a place."""
-        if self.held < self.places and not self.waiting:
-            self.held += 1
+    async def enter(self, priority: Priority = "normal", places: int = 1) -> None:
+        """Wait for so many places, at most all."""
+        if self.held + places <= self.places and not self.waiting:
+            self.held += places
             return
         line = self._lines[priority]
         if not line:
             self._shares.returned(priority)
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter(places, asyncio.get_running_loop().create_future())
         line.append(waiter)
+        self._let_in()  # one place may be free while the first of another class waits for several
         try:
-            await waiter
+            await waiter.entered
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self.leave()  # the place had been given in the same turn
-            elif waiter in line:  # else a place became free in the same turn, and went past this one
-                line.remove(waiter)
+            if waiter.entered.done() and not waiter.entered.cancelled():
+                self.leave(places)  # they had been given in the same turn
+            else:
+                if waiter in line:  # else places became free in the same turn, and went past this one
+                    line.remove(waiter)
+                self._let_in()  # those behind it may want fewer
             raise
 
-    def leave(self) -> None:
-        """Give a place back: hand it to the first of the class whose turn it is, else let it be free."""
-        line = self._next_line()
-        if line is None:
-            self.held -= 1
-        else:
-            line.popleft().set_result(None)
+    def leave(self, places: int = 1) -> None:
+        """Give so many places back, to those whose turn it is."""
+        self.held -= places
+        self._let_in()
 
     async def __aenter__(self) -> None:
         """Wait for a place."""
@@ -66,10 +74,21 @@ class Gate:
         """Give the place back."""
         self.leave()
 
-    def _next_line(self) -> deque[asyncio.Future[None]] | None:
-        """Line of the class whose turn it is; those who were cancelled and have not left their line cost no turn."""
+    def _let_in(self) -> None:
+        """Let in one after the other whose turn it is, as long as there is room for the next."""
+        while (priority := self._next_class()) is not None:
+            waiter = self._lines[priority][0]
+            if self.held + waiter.places > self.places:
+                return
+            self._lines[priority].popleft()
+            self._shares.took(priority)
+            self.held += waiter.places
+            waiter.entered.set_result(None)
+
+    def _next_class(self) -> Priority | None:
+        """The class whose turn it is; those who were cancelled and have not left their line cost no turn."""
         for line in self._lines.values():
-            while line and line[0].done():
+            while line and line[0].entered.done():
                 line.popleft()
         waiting = [priority for priority, line in self._lines.items() if line]
-        return self._lines[self._shares.next(waiting)] if waiting else None
+        return self._shares.turn(waiting) if waiting else None

@@ -147,7 +147,7 @@ class Instance:
         if self.state != "ready":
             raise Refused(503, "instance_draining", f"instance {self.id} is draining", verdict=DRAINING)
         now = self._clock()
-        if self.timeline.waiting >= self.config.queue_limit and len(self.timeline) >= self.config.slots:
+        if self.timeline.waiting >= self.config.queue_limit and self.timeline.places >= self.config.slots:
             message = f"the queue of instance {self.id} is full"
             place_s = self._place_s(now)
             raise Refused(429, "queue_full", message, verdict=FULL, retry_after_s=place_s)
@@ -300,7 +300,7 @@ class Instance:
         load = self.watch.load
         self._advise(self._advice.saw_load(self._clock(), load, queued=self.timeline.count(Stage.READY_QUEUE)))
         running = load.running
-        foreign = max(0, running - self.timeline.on_engine) if running is not None else 0
+        foreign = max(0, running - self.timeline.sequences_on_engine) if running is not None else 0
         if foreign != self.timeline.foreign:
             self.timeline.foreign = foreign
             self.publisher.changed()

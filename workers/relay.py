@@ -89,7 +89,7 @@ class Relay:
                 outcome = exchange.outcome
                 return reply
             finally:
-                self._instance.slot_gate.leave()
+                self._instance.slot_gate.leave(entry.places)
         except Refused as refusal:
             outcome = "late"
             return _refuse(refusal)
@@ -101,7 +101,7 @@ class Relay:
             self._instance.finish(entry, outcome)
 
     async def _wait_for_slot(self, request: web.BaseRequest, entry: Request, ticket: Ticket) -> bytes:
-        """Prepare the request, then take a slot of the engine, which is to be given back. Raises Refused when late.
+        """Prepare the request, then take its slots of the engine, which are to be given back. Raises Refused when late.
 
         The time that its client has left counts from its acceptance here: no clock of another host is looked at.
         """
@@ -111,7 +111,7 @@ class Relay:
         try:
             async with asyncio.timeout(None if limit_s == math.inf else limit_s):
                 body = await self._prepare(request, entry, ticket)
-                await self._instance.slot_gate.enter(ticket.priority)
+                await self._instance.slot_gate.enter(ticket.priority, entry.places)
                 return body
         except TimeoutError:
             if left_s <= queue_s:

@@ -35,7 +35,15 @@ class Shares:
 
     def next(self, waiting: Iterable[Priority]) -> Priority:
         """Class to serve of those in which somebody waits (at least one); it has had its turn."""
-        chosen = min(waiting, key=lambda priority: (self._passes[priority], -WEIGHTS[priority]))
-        self._now = self._passes[chosen]
-        self._passes[chosen] += _STRIDE // WEIGHTS[chosen]
+        chosen = self.turn(waiting)
+        self.took(chosen)
         return chosen
+
+    def turn(self, waiting: Iterable[Priority]) -> Priority:
+        """Class whose turn it is; it stays so until it has had it, but for one that comes back."""
+        return min(waiting, key=lambda priority: (self._passes[priority], -WEIGHTS[priority]))
+
+    def took(self, priority: Priority) -> None:
+        """A class has had its turn."""
+        self._now = self._passes[priority]
+        self._passes[priority] += _STRIDE // WEIGHTS[priority]

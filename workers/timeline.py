@@ -1,8 +1,9 @@
 """The prediction timeline of one instance: where every accepted request is, and when the engine will be free.
 
 It knows the requests that the worker's own queues no longer show: those that the engine has taken and not answered.
-Model of the engine: `slots` requests run at once; prefill is one server that they share; decode runs in all slots
-together. Real events correct it: each one re-plans all that is still to come from that moment.
+Model of the engine: `slots` answers run at once, and a request for several takes as many slots, or all; prefill is one
+server that they share; decode runs in all slots together. Real events correct it: each one re-plans all that is still
+to come from that moment.
 
 Time is an argument, in seconds on any monotonic clock. No I/O, no asyncio.
 """
@@ -57,6 +58,8 @@ class Request(msgspec.Struct):
     accepted_s: float
     predicted_ttft_s: float | None
     """Seconds from acceptance to the first token, as predicted at acceptance; None: nothing could be predicted."""
+    places: int = 1
+    """Slots that it holds while it runs."""
     dispatched_s: float = 0.0
     decode: Mark | None = None
     """The begin of its decode; None before its first token."""
@@ -105,6 +108,7 @@ class Timeline:
         self.output_tokens = output_tokens
         self._requests: dict[str, Request] = {}
         self._counts = [0] * len(Stage)
+        self._places = [0] * len(Stage)
         self._line: dict[str, Request] = {}  # PREFILL stage, in the order of dispatch
         self._head_since_s = 0.0  # since when the first of the line has had the prefill server for itself
         self._prefills = PrefillSamples(calibration.learn_prefill)
@@ -126,9 +130,19 @@ class Timeline:
         return self._counts[stage]
 
     @property
+    def places(self) -> int:
+        """Slots that all accepted requests hold or will hold."""
+        return sum(self._places)
+
+    @property
     def on_engine(self) -> int:
-        """Requests that the engine has."""
-        return self._counts[Stage.PREFILL] + self._counts[Stage.DECODE]
+        """Slots that what the engine has holds: as many answers run there as there can."""
+        return self._places[Stage.PREFILL] + self._places[Stage.DECODE]
+
+    @property
+    def sequences_on_engine(self) -> int:
+        """Answers of all that the engine has, also those that wait there since their request has more than fit."""
+        return sum(request.work.sequences for request in self._requests.values() if request.stage >= Stage.PREFILL)
 
     def is_guess(self, now: float) -> bool:
         """Whether nothing has confirmed for long what is known of the engine's speed, and nothing runs there."""
@@ -147,9 +161,10 @@ class Timeline:
             raise KeyError(request_id)
         self._elapse(now)
         ttft_s = self.plan(now).wait_s + self.calibration.prefill_s(work.prompt_tokens) if predicts else None
-        request = Request(request_id, work, Stage.PREPARE_QUEUE, now, ttft_s)
+        places = min(work.sequences, self.slots)
+        request = Request(request_id, work, Stage.PREPARE_QUEUE, now, ttft_s, places)
         self._requests[request_id] = request
-        self._counts[Stage.PREPARE_QUEUE] += 1
+        self._enter(request, Stage.PREPARE_QUEUE)
         return request
 
     def advance(self, request: Request, stage: Stage, now: float) -> None:
@@ -162,9 +177,8 @@ class Timeline:
         self._elapse(now)
         if request.stage is Stage.PREFILL:
             self._leave_line(request, now, got_first_token=stage is Stage.DECODE)
-        self._counts[request.stage] -= 1
-        self._counts[stage] += 1
-        request.stage = stage
+        self._leave(request)
+        self._enter(request, stage)
         if stage is Stage.PREFILL:
             request.dispatched_s = now
             if not self._line:
@@ -198,7 +212,7 @@ class Timeline:
         finally:
             if request.stage is Stage.PREFILL:
                 self._leave_line(request, now, got_first_token=False)
-            self._counts[request.stage] -= 1
+            self._leave(request)
         return True
 
     # -- what will be
@@ -207,16 +221,16 @@ class Timeline:
         """Play forward everything accepted, from `now`."""
         self._assume_first_tokens(now)
         expected, calibration = self.output_tokens.value, self.calibration
-        step_s = calibration.interrupted_step_s(min(max(len(self._requests), 1), self.slots))
-        ends: list[float] = []
+        step_s = calibration.interrupted_step_s(min(max(self.places, 1), self.slots))
+        ends: list[tuple[float, int]] = []  # of what runs, each with the slots that it holds
         decode_s = prefill_s = 0.0
         for request in self._requests.values():
             if request.decode is not None:
                 produced = (now - request.decode.at_s) / step_s
                 left_s = remaining_output(expected, produced, request.work.output_cap) * step_s
-                ends.append(now + left_s)
-                decode_s += left_s
-        ends += [now + expected * step_s] * self.foreign
+                ends.append((now + left_s, request.places))
+                decode_s += left_s * request.places
+        ends += [(now + expected * step_s, 1)] * self.foreign
         tokens = 0
         free_s = now
         is_head = True
@@ -228,31 +242,37 @@ class Timeline:
             free_s += left_s
             prefill_s += left_s
             answer_s = self._answer_s(request.work, step_s)
-            decode_s += answer_s
-            ends.append(free_s + answer_s)
-        ends = [now + left_s for left_s in expected_ends([end - now for end in ends])]
-        heapq.heapify(ends)
+            decode_s += answer_s * request.places
+            ends.append((free_s + answer_s, request.places))
+        ends.sort()  # which is a heap too
+        lefts = expected_ends([end_s - now for end_s, _ in ends])
+        ends = [(now + left_s, places) for left_s, (_, places) in zip(lefts, ends, strict=True)]
+        held = sum(places for _, places in ends)
+        slot_s = now
         for request in self._requests.values():
             if request.stage < Stage.PREFILL:
-                while len(ends) >= self.slots:  # more than one where others have overfilled the engine
-                    free_s = max(free_s, heapq.heappop(ends))
+                while held > self.slots - request.places:
+                    slot_s, places = heapq.heappop(ends)
+                    free_s = max(free_s, slot_s)
+                    held -= places
                 own_s = calibration.prefill_s(request.work.prompt_tokens)
                 tokens += request.work.prompt_tokens
                 free_s += own_s
                 prefill_s += own_s
                 answer_s = self._answer_s(request.work, step_s)
-                decode_s += answer_s
-                heapq.heappush(ends, free_s + answer_s)
-        slot_s = now
-        if len(ends) >= self.slots:  # the earliest end that leaves a slot empty
-            slot_s = heapq.nsmallest(len(ends) - self.slots + 1, ends)[-1]
+                decode_s += answer_s * request.places
+                heapq.heappush(ends, (free_s + answer_s, request.places))
+                held += request.places
+        while held >= self.slots:  # the earliest end that leaves a slot empty
+            slot_s, places = heapq.heappop(ends)
+            held -= places
         return Plan(
             next_slot_ready_s=slot_s - now,
             prefill_free_s=free_s - now,
             prefill_backlog_s=prefill_s,
             decode_backlog_s=decode_s / self.slots,
             queued_tokens=tokens,
-            has_free_slot=len(self._requests) + self.foreign < self.slots,
+            has_free_slot=self.places + self.foreign < self.slots,
         )
 
     def _answer_s(self, work: Work, step_s: float) -> float:
@@ -272,10 +292,18 @@ class Timeline:
             del self._line[head.id]
             self._head_since_s = done_s
             self._elapse(done_s)
-            self._counts[Stage.PREFILL] -= 1
-            self._counts[Stage.DECODE] += 1
-            head.stage = Stage.DECODE
+            self._leave(head)
+            self._enter(head, Stage.DECODE)
             head.decode = self._decodes.begin(done_s)
+
+    def _enter(self, request: Request, stage: Stage) -> None:
+        request.stage = stage
+        self._counts[stage] += 1
+        self._places[stage] += request.places
+
+    def _leave(self, request: Request) -> None:
+        self._counts[request.stage] -= 1
+        self._places[request.stage] -= request.places
 
     # -- learning
 
@@ -321,7 +349,7 @@ class Timeline:
         self.calibration.learn_whole_answer(prefilled_tokens, output_tokens, max(self.on_engine, 1), now - begun_s)
 
     def _elapse(self, now: float) -> None:
-        self._decodes.elapse(now, decoding=self._counts[Stage.DECODE], is_prefilling=bool(self._line))
+        self._decodes.elapse(now, decoding=self._places[Stage.DECODE], is_prefilling=bool(self._line))
 
 
 def _remaining(whole_s: float, elapsed_s: float) -> float:

@@ -44,6 +44,15 @@ async def test_our_own_requests_are_not_foreign(site):
     one._callers.close()
 
 
+async def test_further_answers_of_our_own_requests_are_not_foreign(site):
+    """The engine counts answers: of its five three are of one request of ours."""
+    one = await site(nothing, metrics=PAGE, slots=8)
+    await one.ask(terms=";sequences=3")
+    await one.reaches(PREFILL=1)
+    await until(lambda: one.instance.timeline.foreign == 2)
+    one._callers.close()
+
+
 async def test_a_page_that_can_no_longer_be_read_makes_the_load_unknown_and_is_said_once(site, serve, caplog):
     """Not zero, and not the last value; the models stay, and the engine is not dead."""
 

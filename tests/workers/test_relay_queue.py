@@ -109,6 +109,17 @@ async def test_a_full_queue_is_a_429_with_retry_after(site):
     await one.comes_to_rest()
 
 
+async def test_a_queue_is_full_too_when_one_request_has_all_slots(site):
+    """Nobody may wait: one request of four answers leaves no room."""
+    one = await site(waits, slots=4, queue_limit=0)
+    await one.ask(terms=";sequences=4")
+    await one.reaches(PREFILL=1)
+    status, body = await (await one.ask()).answer()
+    assert (status, b'"code":"queue_full"' in body) == (429, True)
+    one._callers.close()
+    await one.comes_to_rest()
+
+
 async def test_a_draining_instance_refuses_and_finishes_what_runs(site):
     """A new request may go elsewhere, the running one ends well."""
 
@@ -201,6 +212,26 @@ async def test_one_id_may_be_used_by_many_requests_at_once(site):
     one._callers.close()
     await one.comes_to_rest()
     assert one.outcomes() == {"cancelled": 5}
+
+
+async def test_a_request_for_several_answers_takes_as_many_slots(site):
+    """Three of four, or all four for more: the next one waits; whoever leaves gives all back."""
+    one = await site(waits, slots=4)
+    for sequences in (3, 64):
+        several = await one.ask(terms=f";sequences={sequences}")
+        await one.reaches(PREFILL=1)
+        assert one.instance.slot_gate.held == min(sequences, 4)
+        behind = await one.ask(terms=";sequences=2")
+        await one.reaches(PREFILL=1, READY_QUEUE=1)
+        gives_up = await one.ask(terms=";sequences=4")
+        await one.reaches(PREFILL=1, READY_QUEUE=2)
+        gives_up.leave()
+        await one.reaches(PREFILL=1, READY_QUEUE=1)
+        several.leave()
+        await one.reaches(PREFILL=1)
+        await until(lambda: one.instance.slot_gate.held == 2)
+        behind.leave()
+        await one.comes_to_rest()
 
 
 # -- a client that leaves

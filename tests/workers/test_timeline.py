@@ -171,6 +171,49 @@ def test_an_overfull_engine_lets_a_waiting_request_in_only_when_enough_have_ende
     assert plan.prefill_free_s == pytest.approx((1.0 + mean_s * (1 / 3 + 1 / 2)) / 2 + 0.3)
 
 
+def test_a_request_for_several_answers_holds_as_many_slots():
+    """Four slots, three answers of one request: two more requests need two, so the second waits for all three."""
+    timeline = known_speeds(slots=4)
+    on_engine(timeline, "a", Work(200, sequences=3), 0.0)
+    plan = timeline.plan(0.0)
+    assert (plan.has_free_slot, plan.next_slot_ready_s) == (True, 0.0)
+    assert plan.decode_backlog_s == pytest.approx(3 * 1.0 / 4)
+    timeline.accept("b", Work(300, sequences=2), 0.0)
+    plan = timeline.plan(0.0)
+    assert not plan.has_free_slot
+    assert plan.prefill_free_s == pytest.approx(1.2 + 0.3)  # b starts when a has given back its three at once
+    assert plan.next_slot_ready_s == pytest.approx(1.2)
+
+
+def test_a_request_for_more_answers_than_there_are_slots_takes_all_and_no_more():
+    """It runs alone; the next one waits for its end."""
+    timeline = known_speeds(slots=4)
+    request = on_engine(timeline, "a", Work(200, sequences=64), 0.0)
+    assert (request.places, timeline.places, timeline.on_engine, timeline.sequences_on_engine) == (4, 4, 4, 64)
+    assert timeline.accept("b", Work(300), 0.0).predicted_ttft_s == pytest.approx(1.2 + 0.3)
+    timeline.finish(request, 1.0)
+    assert (timeline.places, timeline.on_engine, timeline.sequences_on_engine) == (1, 0, 0)
+
+
+def test_steps_are_learned_with_the_answers_that_run_and_not_with_their_requests():
+    """A step takes 8 ms and a quarter for each answer; requests of 64 and of one come in turn."""
+    timeline = Timeline(
+        slots=64,
+        calibration=Calibration(prefill_tokens_per_s=8000.0, decode_step_s=0.01),
+        output_tokens=RunningMean(256.0),
+    )
+    now = 0.0
+    for number in range(60):
+        sequences = 64 if number % 2 else 1
+        request = on_engine(timeline, str(number), Work(200, 256, sequences=sequences), now)
+        now += 0.025
+        timeline.advance(request, Stage.DECODE, now)
+        now += 255 * (0.008 + 0.00025 * sequences)
+        timeline.finish(request, now, output_tokens=256)
+    assert timeline.calibration.decode_step_s(1) == pytest.approx(0.00825, rel=0.05)
+    assert timeline.calibration.decode_step_s(64) == pytest.approx(0.024, rel=0.05)
+
+
 # -- overdue
 
 
@@ -279,11 +322,13 @@ class AnyOrder(RuleBasedStateMachine):
         tokens=st.sampled_from([1, 100, 1024, 10**12]),
         cap=st.sampled_from([None, 0, 1, 500]),
         is_stream=st.booleans(),
+        sequences=st.sampled_from([1, 1, 2, 3, 100]),
     )
-    def accept(self, tokens: int, cap: int | None, is_stream: bool) -> None:
+    def accept(self, tokens: int, cap: int | None, is_stream: bool, sequences: int) -> None:
         """A request comes."""
         self.names += 1
-        request = self.timeline.accept(str(self.names), Work(tokens, cap, is_stream), self.now)
+        request = self.timeline.accept(str(self.names), Work(tokens, cap, is_stream, sequences), self.now)
+        assert request.places == min(sequences, 3)
         assert 0 <= request.predicted_ttft_s < math.inf
         self.live[request.id] = (request, Stage.PREPARE_QUEUE)
 
@@ -355,7 +400,9 @@ class AnyOrder(RuleBasedStateMachine):
             assert plan.queued_tokens == 0
         if Stage.DECODE in stages:
             assert plan.decode_backlog_s > 0
-        if len(self.live) + self.timeline.foreign >= self.timeline.slots:
+        places = sum(request.places for request, _ in self.live.values())
+        assert self.timeline.places == places
+        if places + self.timeline.foreign >= self.timeline.slots:
             assert min(plan.next_slot_ready_s, plan.total_backlog_s) > 0
             record = record_of(self.timeline, self.now)
             assert record is not None
@@ -370,6 +417,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert self.timeline.finish(request, self.now, is_success=False)
         assert [self.timeline.count(stage) for stage in Stage] == [0] * 6
         assert (len(self.timeline), self.timeline.on_engine, self.timeline.waiting) == (0, 0, 0)
+        assert (self.timeline.places, self.timeline.sequences_on_engine) == (0, 0)
         plan = self.timeline.plan(self.now)
         assert (plan.wait_s, plan.total_backlog_s, plan.queued_tokens) == (0, 0, 0)
 
