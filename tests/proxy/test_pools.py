@@ -35,10 +35,10 @@ async def worker(bus):
 @pytest.fixture
 async def selection(bus):
     """Give a replica of two pools, the first preferred."""
-    readers = [Reader(bus.connect(0.1), pool, budget_s=0.1) for pool in ("first", "second")]
+    readers = [Reader(bus.connect(0.5), pool, budget_s=0.5) for pool in ("first", "second")]
     yield Selection(
         readers,
-        [Reservations(bus.connect(0.1), pool) for pool in ("first", "second")],
+        [Reservations(bus.connect(0.5), pool) for pool in ("first", "second")],
         STRATEGIES["predicted_ttft"](ProxyConfig()),
         rotation=Rotation.of_replica("r"),
     )
@@ -60,7 +60,7 @@ async def test_all_pools_full_is_refused_with_the_soonest_time_of_any(selection,
     await worker("second", "b", ready_ms=3000)
     with pytest.raises(FleetFull) as refused:
         await selection.choose("r1", FACTS)
-    assert refused.value.retry_after_s == pytest.approx(3.0, abs=0.5)
+    assert refused.value.retry_after_s == pytest.approx(3.0, abs=2.0)
 
 
 async def test_what_was_sent_into_one_pool_is_not_counted_in_another(selection, worker, bus):
