@@ -60,9 +60,9 @@ class Advice:
         self._is_slots_said = True
         return SLOTS_TOO_FEW.format(slots=self._slots)
 
-    def saw_answer(self, *, tells_cached: bool) -> str | None:
-        """An answer told its usage, cached tokens among it or not: an engine that tells them seldom tells them."""
-        self._is_cache_told = self._is_cache_told or tells_cached
+    def saw_completion(self, cached_tokens: int | None) -> str | None:
+        """A completion told its usage, with so many cached tokens; None: it did not say, as some do where none was."""
+        self._is_cache_told = self._is_cache_told or cached_tokens is not None
         if self._is_cache_told or not self._has_cache_hits:
             return None
         self._untold += 1

@@ -309,7 +309,8 @@ class Instance:
         """The engine has counted a prompt, of `text` where the whole of it was text."""
         if text is not None:
             self._token_rates.learn(text, prompt_tokens)
-        self._advise(self._advice.saw_answer(tells_cached=usage.cached_tokens is not None))
+        if usage.is_of_completion:
+            self._advise(self._advice.saw_completion(usage.cached_tokens))
 
     def _advise(self, words: str | None) -> None:
         if words is not None:

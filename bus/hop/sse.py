@@ -29,6 +29,8 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    is_of_completion: bool = True
+    """In the words of completions; an engine's other APIs may tell cached tokens where those do not."""
 
 
 class EventTap:
@@ -153,7 +155,7 @@ def read_usage(body: bytes) -> Usage | None:
     """Usage of a JSON answer or event; None if there is none, or the answer is no JSON.
 
     >>> read_usage(b'{"usage":{"prompt_tokens":14,"completion_tokens":8,"prompt_tokens_details":{"cached_tokens":0}}}')
-    Usage(prompt_tokens=14, completion_tokens=8, cached_tokens=0)
+    Usage(prompt_tokens=14, completion_tokens=8, cached_tokens=0, is_of_completion=True)
     """
     try:
         decoded = _decode_body(body)
@@ -167,6 +169,7 @@ def read_usage(body: bytes) -> Usage | None:
         prompt_tokens=_count(usage.prompt_tokens, usage.input_tokens),
         completion_tokens=_count(usage.completion_tokens, usage.output_tokens),
         cached_tokens=_count(details.cached_tokens),
+        is_of_completion=usage.input_tokens is None,
     )
 
 

@@ -139,7 +139,7 @@ def test_the_usage_of_a_response_is_read():
     """`/v1/responses` says input and output, inside its last event."""
     tap = EventTap(strips_usage=False)
     tap.feed(RESPONSE)
-    assert tap.usage() == Usage(prompt_tokens=5, completion_tokens=6)
+    assert tap.usage() == Usage(prompt_tokens=5, completion_tokens=6, is_of_completion=False)
 
 
 TIMINGS = b'data: {"choices":[{"finish_reason":"length"}],"timings":{"cache_n":13,"prompt_n":1,"predicted_n":8}}\n\n'

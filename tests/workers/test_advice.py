@@ -4,6 +4,7 @@ import pytest
 
 from tests.hop.scripted import Asked, Peer, repeat, until
 from tests.workers.answering import plain
+from tests.workers.conftest import CHAT
 from workers.advice import CACHE_UNTOLD, IDLE_BEHIND_QUEUE_S, SLOTS_TOO_FEW, UNTOLD_ANSWERS, Advice
 from workers.engines import EngineLoad
 
@@ -24,7 +25,7 @@ def after_hits(*hits: float | None) -> Advice:
 def test_hits_of_which_no_answer_tells_are_said_once():
     """After as many answers that those with the hits are among them."""
     advice = after_hits(0, 128)
-    said = [advice.saw_answer(tells_cached=False) for _ in range(3 * UNTOLD_ANSWERS)]
+    said = [advice.saw_completion(None) for _ in range(3 * UNTOLD_ANSWERS)]
     assert [number for number, words in enumerate(said, 1) if words] == [UNTOLD_ANSWERS]
     assert said[UNTOLD_ANSWERS - 1] == CACHE_UNTOLD
 
@@ -35,14 +36,14 @@ def test_hits_of_which_no_answer_tells_are_said_once():
 def test_without_hits_that_were_seen_to_come_nothing_is_said(hits):
     """A cache that is off or never hits costs nothing, and hits from before may have been told."""
     advice = after_hits(*hits)
-    assert not any(advice.saw_answer(tells_cached=False) for _ in range(3 * UNTOLD_ANSWERS))
+    assert not any(advice.saw_completion(None) for _ in range(3 * UNTOLD_ANSWERS))
 
 
 @pytest.mark.parametrize("told_at", [0, UNTOLD_ANSWERS - 1])
 def test_an_engine_that_tells_cached_tokens_now_and_then_tells_them(told_at):
     """Some leave them out where there are none."""
     advice = after_hits(0, 128)
-    assert not any(advice.saw_answer(tells_cached=number == told_at) for number in range(3 * UNTOLD_ANSWERS))
+    assert not any(advice.saw_completion(16 if number == told_at else None) for number in range(3 * UNTOLD_ANSWERS))
 
 
 # -- slots
@@ -105,12 +106,15 @@ async def test_a_worker_says_that_its_slots_are_too_few(site, caplog):
 
 
 async def test_a_worker_says_that_cached_tokens_are_not_told(site, serve, caplog):
-    """The engine counts hits, and its answers say nothing of them."""
+    """The engine counts hits, and its completions say nothing of them; that its responses do helps nobody."""
     hits = 0.0
+    response = b'{"usage":{"input_tokens":20,"output_tokens":3,"input_tokens_details":{"cached_tokens":16}}}'
 
     def respond(peer: Peer, asked: Asked) -> None:
         nonlocal hits
-        if asked.method == "POST":
+        if asked.target == "/v1/responses":
+            peer.answer(response)
+        elif asked.method == "POST":
             plain()(peer, asked)
         elif asked.target == "/metrics":
             hits += 16
@@ -122,6 +126,7 @@ async def test_a_worker_says_that_cached_tokens_are_not_told(site, serve, caplog
     one = await site(plain(), engine_url=engine.url)
     await until(lambda: one.instance.watch.load.prefix_cache_hits is not None and hits >= 64)
     for _ in range(UNTOLD_ANSWERS):
-        await (await one.ask(is_stream=False)).answer()
+        for path in ("/v1/responses", CHAT):
+            await (await one.ask(is_stream=False, path=path)).answer()
     await one.comes_to_rest()
     assert [message for message in caplog.messages if "cached tokens" in message] == [f"instance a: {CACHE_UNTOLD}"]
