@@ -96,7 +96,8 @@ class LinearFit:
     Weighted least squares with exponential forgetting. A sample's weight is 1 / prediction², so that the *relative*
     error is minimised. Its y is first clipped to prediction * exp(±3 deviations): one outlier moves the line a little.
     After five in a row beyond that on one side the whole line takes their pace, and goes on learning from there; after
-    a doubt after the first, if that is faster, and in any case what was known counts for less.
+    a doubt after the first, if that is faster, and in any case what was known counts for less. A prior that proves too
+    slow was only a shape; one that proves too fast may have met an engine that was still warming up.
 
     With a `shape` the slope is drawn to its share of the line's value, as strongly as its deviation compares with that
     of the samples: where all x are alike they say nothing of the slope, and equals must not learn different ones.
@@ -133,8 +134,10 @@ class LinearFit:
             return
         y = max(y, SHORTEST)
         limit = CLIP_DEVIATIONS * self._deviation
-        is_first = self._surprises.ends_doubt()
-        change = self._surprises.lasting(self._surprise(x, y), limit=limit, is_first=is_first)
+        surprise, is_first = self._surprise(x, y), self._surprises.ends_doubt()
+        change = self._surprises.lasting(surprise, limit=limit, is_first=is_first)
+        if not self.samples and surprise < 0:
+            change = max(surprise, -math.log(LARGEST_CHANGE))
         if change is not None or is_first:
             self._change_pace(math.exp(change or 0.0))
         clipped = min(max(self._surprise(x, y), -limit), limit)

@@ -31,8 +31,8 @@ def make_record(
     running = max(timeline.on_engine, 1)
     is_guess = timeline.is_guess(now)
     knows_answers = timeline.output_tokens.samples >= KNOWN_SAMPLES
-    knows_prefill = len(timeline) > 0 or (calibration.is_prefill_known and not is_guess)
-    knows_decode = len(timeline) > 0 or (calibration.is_decode_known and not is_guess)
+    knows_prefill = calibration.is_prefill_known and not is_guess
+    knows_decode = calibration.is_decode_known and not is_guess
     return PressureRecord(
         epoch=epoch,
         sequence=sequence,

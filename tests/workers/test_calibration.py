@@ -112,6 +112,18 @@ def test_after_a_doubt_one_faster_sample_is_another_pace_and_a_slower_one_is_not
     assert calibration.decode_step_s(8) == pytest.approx(0.1 * step_s(8), rel=0.10)
 
 
+def test_a_prior_is_a_shape_as_soon_as_one_sample_is_faster_and_gives_way_slowly_to_a_slower_one():
+    """Beside twins that are known it must not look slow for as long as a prior is remembered, nor after a warm-up."""
+    calibration = Calibration(prefill_tokens_per_s=TOKENS_PER_S, decode_step_s=STEP_S)
+    calibration.learn_prefill(1024, 0.25 * 1024 / TOKENS_PER_S)
+    calibration.learn_decode_step(8, 0.25 * STEP_S)
+    assert calibration.prefill_s(2048) == pytest.approx(0.25 * 2048 / TOKENS_PER_S, rel=0.05)
+    assert calibration.decode_step_s(8) == pytest.approx(0.25 * STEP_S, rel=0.05)
+    warming_up = Calibration(prefill_tokens_per_s=TOKENS_PER_S, decode_step_s=STEP_S)
+    warming_up.learn_prefill(1024, 4 * 1024 / TOKENS_PER_S)
+    assert warming_up.prefill_s(1024) <= 3 * 1024 / TOKENS_PER_S
+
+
 def test_after_a_doubt_one_faster_plain_answer_is_another_pace():
     """Where only ends of answers are seen."""
     rng = random.Random(3)
