@@ -16,6 +16,9 @@ ESTIMATE_ERROR = 1.3
 #: Told where no instance has published a prediction.
 UNKNOWN_WAIT_S = 1.0
 
+#: Where a prefill is to begin no later than that nobody waits behind a queue; ms.
+SHORT_WAIT_MS = 1000
+
 
 class FleetFull(ForebayError):
     """Every instance that was found to serve the request has a full queue."""
@@ -48,6 +51,18 @@ def long_enough(found: list[Pressure], work: RequestWork, *, is_exact: bool) -> 
     """
     tokens = work.prompt_tokens / (1.0 if is_exact else ESTIMATE_ERROR) + (work.output_cap or 0)
     return [p for p in found if (p.registration.context_tokens or tokens) >= tokens] or found
+
+
+def has_free_slot(pressure: Pressure, own_inflight: int) -> bool:
+    """Whether a request that goes there finds a slot, and no long line of prompts before its own.
+
+    Where the record does not tell what is in flight, this replica's own count does.
+    """
+    record = pressure.record
+    inflight = own_inflight if record is None or record.inflight is None else record.inflight
+    if inflight + pressure.in_transit_requests >= pressure.registration.slots:
+        return False
+    return record is None or (record.predicted_wait_ms or 0) <= SHORT_WAIT_MS
 
 
 def retry_after_s(full: Sequence[Pressure]) -> float:

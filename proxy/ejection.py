@@ -6,6 +6,8 @@
   page says nothing (a hung vLLM answers it with 200). Where its worker failed, the worker's health is asked first.
 - Who comes back, and who is new, may have one request of this replica under way, then two, four, … doubling with each
   success: so a half-healed instance costs one request, and a cold one is not flooded.
+- That is no reason to let requests wait elsewhere: where nobody else has a free slot, who is new has no limit, and who
+  comes back twice its own. A limit keeps what is not known to be well from being preferred, not work from being done.
 - A stream that begins lets its instance back, and one that ends well forgets the pauses: who breaks every stream after
   its first event is out for longer each time.
 - An instance whose engine named a time (Retry-After) is passed over for that long. That is no failure.
@@ -36,9 +38,18 @@ LONGEST_REST_S: Final = 60.0
 class Standing:
     """What is held against one instance. Requests under way belong to the standing under which they were sent."""
 
-    __slots__ = ("limit", "needs_health", "pause_s", "under_way", "until_s")
+    __slots__ = ("is_new", "limit", "needs_health", "pause_s", "under_way", "until_s")
 
-    def __init__(self, *, until_s: float = float("-inf"), pause_s: float = 0.0, needs_health: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        until_s: float = float("-inf"),
+        pause_s: float = 0.0,
+        needs_health: bool = False,
+        is_new: bool = False,
+    ) -> None:
+        self.is_new = is_new
+        """Nothing but that it is new is held against it."""
         self.until_s = until_s
         self.pause_s = pause_s
         """Length of the last pause; 0: none since the last success."""
@@ -54,6 +65,12 @@ class Standing:
     def is_out(self, now: float) -> bool:
         """Whether requests avoid the instance."""
         return self.needs_health or now < self.until_s
+
+    def has_room(self, *, is_pressed: bool) -> bool:
+        """Whether one more may be sent there; `is_pressed`: nobody else has a free slot."""
+        if is_pressed and self.is_new:
+            return True
+        return self.under_way < (2 * self.limit if is_pressed else self.limit)
 
     def ended(self) -> None:
         """A request that was sent under this standing has ended."""
@@ -85,20 +102,18 @@ class Ejections:
         self._met_first_s = self._met_first_s if self._known else now
         if now - self._met_first_s >= NEW_HERE_S:
             for instance in fresh:
-                self._standings.setdefault(instance, Standing())
+                self._standings.setdefault(instance, Standing(is_new=True))
         self._known |= fresh
 
-    def claim(self, instances: Iterable[str]) -> dict[str, Standing]:
-        """A request may go to any of these: it counts as under way wherever something is held against an instance.
+    def claim(self, instance: str) -> Standing | None:
+        """A request is to go there: it counts as under way if something is held against the instance.
 
-        What is returned is to be told that it `ended` where the request does not go after all, and at its end.
+        What is returned is to be told that it `ended`: at the request's end, or where it does not go there after all.
         """
-        if not self._standings:
-            return {}
-        claimed = {name: standing for name in instances if (standing := self._standings.get(name)) is not None}
-        for standing in claimed.values():
+        standing = self._standings.get(instance)
+        if standing is not None:
             standing.under_way += 1
-        return claimed
+        return standing
 
     def failed(self, instance: str, now: float, *, needs_health: bool = False) -> None:
         """A request failed there, or its worker did not answer; failures while it is out do not lengthen its pause."""
@@ -173,7 +188,8 @@ class Ejections:
         if rest_s > 0:
             return f"left alone for {rest_s:.0f} s more, as its engine asked"
         if standing is not None:
-            return f"let back slowly: {standing.under_way} of at most {standing.limit} under way"
+            how = "new, let in slowly" if standing.is_new else "let back slowly"
+            return f"{how}: {standing.under_way} of at most {standing.limit} under way while others have free slots"
         return None
 
     def due(self, now: float) -> list[str]:
@@ -185,14 +201,22 @@ class Ejections:
         every = list(instances)
         return [name for name in every if not self.is_out(name, now)] or every if self._standings else every
 
-    def with_room(self, instances: Iterable[str], now: float) -> list[str]:
-        """Of those the ones that neither rest nor have reached their limit; all of them if there is none."""
+    def with_room(self, instances: Iterable[str], now: float, *, is_pressed: bool = False) -> list[str]:
+        """Of those the ones that neither rest nor have reached their limit; all of them if there is none.
+
+        `is_pressed`: those that had room without it have no free slot.
+        """
         every = list(instances)
         if self.is_empty:
             return every
-        return [name for name in every if self._has_room(name, now)] or every
+        return [name for name in every if self._has_room(name, now, is_pressed=is_pressed)] or every
 
-    def _has_room(self, instance: str, now: float) -> bool:
+    def is_limited(self, instance: str, *, is_pressed: bool) -> bool:
+        """Whether a limit holds there, so that a place must be taken before a request is offered to it."""
         standing = self._standings.get(instance)
-        is_full = standing is not None and standing.under_way >= standing.limit
-        return not is_full and now >= self._rests.get(instance, 0.0)
+        return standing is not None and not (is_pressed and standing.is_new)
+
+    def _has_room(self, instance: str, now: float, *, is_pressed: bool) -> bool:
+        standing = self._standings.get(instance)
+        has_room = standing is None or standing.has_room(is_pressed=is_pressed)
+        return has_room and now >= self._rests.get(instance, 0.0)

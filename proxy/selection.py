@@ -20,7 +20,7 @@ from bus.registration import Registration
 from bus.reservations import Reservations, new_reservation_id
 from bus.tokens import TokenRates
 from bus.view import PoolView, Pressure
-from proxy.admission import FleetFull, is_full, long_enough, retry_after_s
+from proxy.admission import FleetFull, has_free_slot, is_full, long_enough, retry_after_s
 from proxy.candidates import Candidate, Choice, Evaluation, RequestWork
 from proxy.ejection import Ejections, Standing
 from proxy.facts import Facts
@@ -77,6 +77,13 @@ class Selected(msgspec.Struct, frozen=True):
     def instance(self) -> str:
         """Id of the instance."""
         return self.pressure.instance
+
+
+class _Takers(msgspec.Struct, frozen=True):
+    """Instances that a request may go to now, and those of them where only so many more may be under way."""
+
+    found: list[Pressure]
+    limited: frozenset[str] = frozenset()
 
 
 class Selection:
@@ -185,23 +192,24 @@ class Selection:
         self, request_id: str, view: PoolView, found: list[Pressure], facts: Facts, now: float
     ) -> Selected:
         work = request_work(facts, found)
-        found = self._takers(long_enough(found, work, is_exact=facts.exact_tokens is not None), now)
-        choice, candidates = self._judge(found, work, view)
+        found = long_enough(found, work, is_exact=facts.exact_tokens is not None)
+        takers = self._takers(found, now)
+        choice, candidates = self._judge(takers, work, view)
         reservation = new_reservation_id()
-        claimed = self.ejections.claim(p.instance for p in found)  # before the wait: others choose meanwhile
-        chosen = None
+        standing = self.ejections.claim(choice.instance)  # before the wait: others choose meanwhile
         try:
             reserved = await self._reserve(choice, candidates, reservation, work, view)
-            if reserved is not None:
-                choice = msgspec.structs.replace(choice, reserved=reserved)
-            elif self._is_shared(view, choice):
-                choice, _ = self._judge(found, work, view)  # anew: others have been sent during the wait
-                self._unshown[view.pool].note(reservation, choice.instance, work.prompt_tokens, self._clock())
-            chosen = choice.instance
         finally:
-            for name, standing in claimed.items():
-                if name != chosen:
-                    standing.ended()
+            if standing is not None:
+                standing.ended()
+        if reserved is not None:
+            choice = msgspec.structs.replace(choice, reserved=reserved)
+        elif self._is_shared(view, choice):
+            takers = self._takers(found, now)  # anew: others have been sent during the wait
+            choice, _ = self._judge(takers, work, view)
+            self._unshown[view.pool].note(reservation, choice.instance, work.prompt_tokens, self._clock())
+        standing = self.ejections.claim(choice.instance)
+        found = takers.found
         pressure = found[choice.index]
         self._rotation.note(pressure.instance)
         self.inflight[pressure.instance] += 1
@@ -210,15 +218,21 @@ class Selection:
         seen = [InTransit(p.in_transit_tokens, p.in_transit_requests) for p in found]
         decision = Decision(request_id, time.time(), view.pool, facts.model, work, choice, seen)
         self.decisions.append(decision)
-        return Selected(view.pool, pressure, work, reservation, decision, claimed.get(pressure.instance))
+        return Selected(view.pool, pressure, work, reservation, decision, standing)
 
-    def _judge(self, found: list[Pressure], work: RequestWork, view: PoolView) -> tuple[Choice, list[Candidate]]:
+    def _judge(self, takers: _Takers, work: RequestWork, view: PoolView) -> tuple[Choice, list[Candidate]]:
         """The own choice, by the view that this replica has and what it has sent since."""
-        candidates = self._candidates(self._unshown[view.pool].added_to(found, read_at_s=view.read_at_s))
+        candidates = self._candidates(self._unshown[view.pool].added_to(takers.found, read_at_s=view.read_at_s))
         evaluation = self.strategy.evaluate(candidates, work, self._rng)
-        return Choice(evaluation, rank(evaluation, self._rotation)), candidates
+        ranking = rank(evaluation, self._rotation)
+        if (
+            takers.limited
+        ):  # a place there is taken for the first choice alone: the bus would fill it any number of times
+            others = [index for index in ranking[1:] if evaluation.instances[index] not in takers.limited]
+            ranking = [ranking[0], *others]
+        return Choice(evaluation, ranking), candidates
 
-    def _takers(self, found: list[Pressure], now: float) -> list[Pressure]:
+    def _takers(self, found: list[Pressure], now: float) -> _Takers:
         """Of those that could answer the ones that a request may go to now. Raises FleetFull.
 
         Who is out is left out first: that the only ones alive are full is no reason to try the dead.
@@ -230,9 +244,17 @@ class Selection:
         takers = [p for p in inside if not is_full(p)]
         if not takers:
             raise FleetFull(retry_after_s(inside))
-        if ejections.is_empty:
-            return takers
-        return _named(takers, ejections.with_room((p.instance for p in takers), now))
+        return _Takers(takers) if ejections.is_empty else self._within_limits(takers, now)
+
+    def _within_limits(self, takers: list[Pressure], now: float) -> _Takers:
+        """Those whose limit is not reached; limits are lifted where that would leave none with a free slot."""
+        ejections, names = self.ejections, [p.instance for p in takers]
+        with_room = _named(takers, ejections.with_room(names, now))
+        is_pressed = not any(has_free_slot(p, self.inflight[p.instance]) for p in with_room)
+        if is_pressed:
+            with_room = _named(takers, ejections.with_room(names, now, is_pressed=True))
+        limited = (p.instance for p in with_room if ejections.is_limited(p.instance, is_pressed=is_pressed))
+        return _Takers(with_room, frozenset(limited))
 
     async def _reserve(
         self, choice: Choice, candidates: list[Candidate], reservation: str, work: RequestWork, view: PoolView

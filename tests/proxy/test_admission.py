@@ -7,12 +7,21 @@ from hypothesis import strategies as st
 from bus.record import PressureRecord
 from bus.registration import Registration
 from bus.view import Pressure
-from proxy.admission import UNKNOWN_WAIT_S, is_full, long_enough, retry_after_s
+from proxy.admission import SHORT_WAIT_MS, UNKNOWN_WAIT_S, has_free_slot, is_full, long_enough, retry_after_s
 from proxy.candidates import RequestWork
 
 
 def pressure(
-    *, slots=2, limit=1, running=0, waiting=0, in_transit=0, slot_ms=None, is_known=True, context=None
+    *,
+    slots=2,
+    limit=1,
+    running=0,
+    waiting=0,
+    in_transit=0,
+    slot_ms=None,
+    wait_ms=None,
+    is_known=True,
+    context=None,
 ) -> Pressure:
     """Give an instance with so many on its engine and so many waiting."""
     registration = Registration(
@@ -26,6 +35,7 @@ def pressure(
         active_prepare=0,
         ready_queue_depth=waiting,
         next_slot_ready_in_ms=slot_ms,
+        predicted_wait_ms=wait_ms,
     )
     return Pressure("a", registration, record if is_known else None, 0.0, None, (), in_transit, in_transit)
 
@@ -48,6 +58,23 @@ def pressure(
 def test_full_is_what_the_worker_would_refuse(numbers, full):
     """What is in transit takes free slots first; unknown is not full."""
     assert is_full(pressure(**numbers)) is full
+
+
+@pytest.mark.parametrize(
+    ("numbers", "own", "is_free"),
+    [
+        ({"running": 1}, 0, True),
+        ({"running": 1, "in_transit": 1}, 0, False),
+        ({"running": 2}, 0, False),
+        ({"running": 1, "wait_ms": SHORT_WAIT_MS}, 0, True),
+        ({"running": 1, "wait_ms": SHORT_WAIT_MS + 1}, 0, False),
+        ({"is_known": False}, 1, True),
+        ({"is_known": False}, 2, False),
+    ],
+)
+def test_a_free_slot_is_one_in_which_a_request_begins_soon(numbers, own, is_free):
+    """Of two: what is in transit takes one, a long line of prompts none; unknown is what this replica has there."""
+    assert has_free_slot(pressure(**numbers), own) is is_free
 
 
 @given(st.integers(1, 8), st.integers(0, 8), st.integers(0, 30))

@@ -18,7 +18,7 @@ from proxy.ejection import (
 
 def sent(ejections: Ejections, instance: str) -> Standing | None:
     """Send a request to an instance."""
-    return ejections.claim([instance]).get(instance)
+    return ejections.claim(instance)
 
 
 def succeeded(ejections: Ejections, instance: str, *, is_whole: bool = True) -> None:
@@ -145,6 +145,26 @@ def test_a_limit_holds_only_while_another_has_room():
     sent(ejections, "b")
     assert ejections.with_room(["a", "b"], 0.0) == ["a", "b"]
     assert ejections.with_room(["a", "b", "old"], 0.0) == ["old"]
+
+
+def test_where_nobody_else_has_a_free_slot_who_is_new_has_no_limit_and_who_comes_back_twice_its_own():
+    """No request waits behind a queue so that an idle instance stays idle; a half-healed one is still not flooded."""
+    ejections = Ejections()
+    ejections.meet(["old"], 0.0)
+    ejections.meet(["old", "new", "back"], NEW_HERE_S)
+    ejections.failed("back", NEW_HERE_S)
+    now = NEW_HERE_S + FIRST_PAUSE_S
+    for _ in range(5):
+        sent(ejections, "new")
+    sent(ejections, "back")
+    every = ["old", "new", "back"]
+    assert ejections.with_room(every, now) == ["old"]
+    assert ejections.with_room(every, now, is_pressed=True) == every
+    sent(ejections, "back")
+    assert ejections.with_room(every, now, is_pressed=True) == ["old", "new"]
+    assert [ejections.is_limited(name, is_pressed=True) for name in every] == [False, False, True]
+    ejections.failed("new", now)
+    assert ejections.is_limited("new", is_pressed=True), "who has failed is new no longer"
 
 
 def test_long_streams_from_before_a_failure_do_not_keep_an_instance_out():
@@ -278,12 +298,16 @@ def test_a_success_ends_whatever_was_held_against_an_instance(needs_health):
 
 
 def test_why_less_is_sent_there_is_said_in_words():
-    """Out after a failure, out until its worker answers, resting, let back slowly, or nothing."""
+    """Out after a failure, out until its worker answers, resting, new, let back slowly, or nothing."""
     ejections = Ejections()
     assert ejections.held_against("a", 0.0) is None
     ejections.failed("a", 0.0)
     assert ejections.held_against("a", 0.1) == "left alone for 0.4 s more after a failure"
-    assert ejections.held_against("a", 0.6) == "let back slowly: 0 of at most 1 under way"
+    others = "while others have free slots"
+    assert ejections.held_against("a", 0.6) == f"let back slowly: 0 of at most 1 under way {others}"
+    ejections.meet(["old"], 0.0)
+    ejections.meet(["old", "d"], NEW_HERE_S)
+    assert ejections.held_against("d", NEW_HERE_S) == f"new, let in slowly: 0 of at most 1 under way {others}"
     ejections.failed("b", 0.0, needs_health=True)
     assert ejections.held_against("b", 60.0) == "out until its worker answers"
     ejections.rest("c", 3.0, 0.0)

@@ -160,7 +160,7 @@ async def test_a_new_instance_is_not_flooded(fleet):
         await may_answer.wait()
         peer.answer(ANSWER)
 
-    await fleet.worker("old", plain(), inflight=100)
+    await fleet.worker("old", plain(), told={"slots": 200}, inflight=100)
     await fleet.start()
     fleet.replica.selection.ejections._met_first_s -= NEW_HERE_S
     new = await fleet.worker("new", respond, inflight=0)
