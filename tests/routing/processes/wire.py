@@ -18,7 +18,7 @@ from deploy.replay.traces import TraceRow
 MODEL: Final = "sim"
 CHAT: Final = "/v1/chat/completions"
 
-Parse = Callable[[bytes, str, Api, EngineConfig], Asked]
+Parse = Callable[..., Asked]
 
 
 class Lengths(msgspec.Struct):
@@ -62,8 +62,8 @@ def lengths(body: bytes) -> Lengths:
 def traced(parse: Parse) -> Parse:
     """Wrap an engine's reading of requests: the answer ends by itself after the trace's length."""
 
-    def read(body: bytes, content_type: str, api: Api, config: EngineConfig) -> Asked:
-        asked = parse(body, content_type, api, config)
+    def read(body: bytes, content_type: str, api: Api, config: EngineConfig, *, is_checked: bool) -> Asked:
+        asked = parse(body, content_type, api, config, is_checked=is_checked)
         return msgspec.structs.replace(asked, max_tokens=lengths(body).answer_tokens)
 
     return read
