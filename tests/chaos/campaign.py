@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import random
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -150,12 +150,18 @@ async def campaign(
     load: float = LOAD,
     engine: EngineModel | None = None,
     patience: float = 1.0,
+    resting: Callable[[Stand], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Campaign]:
-    """Start everything, and the load; at the end stop the load, wait for what is under way, then for idleness."""
+    """Start everything, and the load; at the end stop the load, wait for what is under way, then for idleness.
+
+    `resting` is called twice, while nothing is under way: before the load begins and after it has ended.
+    """
     logs = folder / "logs"
     is_mounted = mounted(logs, LOGS_KB)
     try:
         async with Stand(logs, engine=engine, patience=patience) as stand:
+            if resting is not None:
+                await resting(stand)
             per_s = rate_per_s(load, [stand.engine_model] * len(stand.engine_names))
             say(f"seed {seed}, {per_s:.1f} requests/s, {load:.0%} of what {len(stand.engine_names)} engines can do")
             current = Load(Ledger(), lambda: stand.replica_urls, per_s=per_s, seed=seed)
@@ -164,6 +170,8 @@ async def campaign(
                 await asyncio.sleep(QUIET_S)
                 yield found
             found.left = await asyncio.to_thread(what_is_left, stand)
+            if resting is not None:
+                await resting(stand)
     finally:
         if is_mounted:
             unmount(logs)
