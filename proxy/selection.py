@@ -225,9 +225,7 @@ class Selection:
         candidates = self._candidates(self._unshown[view.pool].added_to(takers.found, read_at_s=view.read_at_s))
         evaluation = self.strategy.evaluate(candidates, work, self._rng)
         ranking = rank(evaluation, self._rotation)
-        if (
-            takers.limited
-        ):  # a place there is taken for the first choice alone: the bus would fill it any number of times
+        if takers.limited:  # a place there is claimed for the first choice alone: the bus would fill it again and again
             others = [index for index in ranking[1:] if evaluation.instances[index] not in takers.limited]
             ranking = [ranking[0], *others]
         return Choice(evaluation, ranking), candidates
