@@ -5,10 +5,11 @@ The parser is aiohttp's. What came is never logged: behind a wrong length, a pie
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from aiohttp import http_exceptions, web
+from aiohttp import HttpVersion11, http_exceptions, web
 
 from bus.hop.errors import BodyTooLarge, BodyTooSlow, BodyUnreadable, ClientLeft, RequestUnusable
 from bus.hop.fault import trace_of
@@ -30,6 +31,9 @@ FIRST_BYTE_S: Final = 60.0
 
 #: Time for a body, s.
 BODY_S: Final = 120.0
+
+
+_HOST: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]*")
 
 
 class Intake(web.RequestHandler):
@@ -137,6 +141,17 @@ class IntakeServer(web.Server):
     def __call__(self) -> web.RequestHandler:
         """A new connection."""
         return Intake(self, loop=self._loop, **self._intake, **self._kwargs)
+
+
+def check_head(request: web.BaseRequest) -> None:
+    """Refuse what aiohttp reads and others may read otherwise: RFC 9112, 3.2 and 6.1. Raises RequestUnusable."""
+    if _HOST.fullmatch(request.headers.get("host", "")) is None:
+        raise RequestUnusable("the Host header is not valid", 400, "bad_request")
+    coding = request.headers.get("transfer-encoding")
+    if coding is not None and request.version < HttpVersion11:
+        raise RequestUnusable("HTTP/1.0 has no Transfer-Encoding", 400, "bad_request")
+    if coding is not None and coding.strip().lower() != "chunked":
+        raise RequestUnusable("of transfer codings only chunked is understood", 501, "not_implemented")
 
 
 async def read_body(request: web.BaseRequest, *, limit_bytes: int, timeout_s: float = BODY_S) -> bytes:

@@ -1,15 +1,18 @@
 """Listening sockets of a process: the lean server of the relays, and small admin applications beside it."""
 
 import asyncio
+import contextlib
 import errno
+import os
+import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 from aiohttp import web
 
 from bus.errors import ForebayError
-from bus.hop.intake import HEAD_S, Intake, IntakeServer
+from bus.hop.intake import HEAD_S, Intake, IntakeServer, check_head
 from bus.hop.reply import finish
 
 #: An idle connection is kept this long: longer than the other side keeps it, so that none is closed under a request.
@@ -21,6 +24,9 @@ SHUTDOWN_S: Final = 0.5
 #: Connections that a listener leaves have so long to bring the next request of a busy client, whose answer tells it to
 #: connect elsewhere. If they were closed at once, a request could cross with the close and be lost.
 LINGER_S: Final = 2.0
+
+#: Who was connected in the moment in which a listener leaves has so long for a TLS handshake.
+HANDSHAKE_S: Final = 1.0
 
 #: Between two looks at what slow readers have yet to take.
 LOOK_S: Final = 0.02
@@ -88,6 +94,7 @@ class Listener:
         self._tls = tls
         self._leaving = leaving or asyncio.Event()
         self._under_way = under_way or UnderWay()
+        self._server: asyncio.Server | None = None
 
     @property
     def under_way(self) -> int:
@@ -121,6 +128,7 @@ class Listener:
 
         async def answer(request: web.BaseRequest) -> web.StreamResponse:
             with under_way:
+                check_head(request)
                 response = await handler(request)
                 await finish(request, response)
                 return response
@@ -145,30 +153,54 @@ class Listener:
     async def start(self) -> None:
         """Bind and listen. Raises PortBusy."""
         await self._runner.setup()
-        site = web.TCPSite(
-            self._runner,
-            self.host,
-            self.port,
-            ssl_context=self._tls,
-            reuse_port=self._reuse_port or None,
-            backlog=1024,
-        )
         try:
-            await site.start()
+            self._server = await asyncio.get_running_loop().create_server(
+                self._made,
+                self.host,
+                self.port,
+                ssl=self._tls,
+                reuse_port=self._reuse_port or None,
+                backlog=1024,
+            )
         except (OSError, UnicodeError) as fault:
             await self._runner.cleanup()
             raise PortBusy(f"cannot listen on {self.host}:{self.port}: {_why(fault)}") from fault
-        self.port = self._runner.addresses[0][1]
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether it takes new connections."""
+        return self._server is not None
 
     async def leave(self, *, linger_s: float = LINGER_S) -> None:
         """Take no new connection, and end those that are open: each with its next answer, an idle one after a while."""
         self._leaving.set()
-        for site in list(self._runner.sites):
-            await site.stop()
+        await self._stop_listening()
         if self._connections():
             await asyncio.sleep(linger_s)
             for connection in self._connections():
                 connection.let_go()
+
+    async def _stop_listening(self) -> None:
+        """Listen no more; whom the kernel has connected and nobody accepted is accepted: a request may have come."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        kept = [socket.socket(fileno=os.dup(each.fileno())) for each in server.sockets]
+        server.close()
+        await asyncio.sleep(0)  # for the loop to let go of them
+        last = [connection for each in kept for connection in _accepted(each)]
+        connect = asyncio.get_running_loop().connect_accepted_socket
+        taken = [asyncio.ensure_future(connect(self._made, each, ssl=self._tls)) for each in last]
+        if taken:
+            await asyncio.wait(taken, timeout=HANDSHAKE_S)
+        for each in taken:
+            each.cancel()
+
+    def _made(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        assert server is not None  # noqa: S101 - it is set up before anything listens
+        return server()
 
     def _connections(self) -> list[Intake]:
         server = self._runner.server
@@ -183,7 +215,20 @@ class Listener:
 
     async def stop(self) -> None:
         """Close everything."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
         await self._runner.cleanup()
+
+
+def _accepted(listening: socket.socket) -> Iterator[socket.socket]:
+    """Connections that wait to be accepted; the socket is closed after the last."""
+    with listening, contextlib.suppress(BlockingIOError):
+        listening.setblocking(False)
+        while True:
+            connection, _ = listening.accept()
+            connection.setblocking(False)
+            yield connection
 
 
 def _has_unsent(connection: Intake) -> bool:

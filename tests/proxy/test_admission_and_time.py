@@ -197,7 +197,7 @@ async def test_a_replica_that_leaves_ends_its_connections_and_loses_no_request(f
         await caller.answer()
         assert "connection" not in caller.headers
     stopping = asyncio.create_task(replica.stop())
-    await until(lambda: replica._is_draining and not replica._api._runner.sites)
+    await until(lambda: replica._is_draining and not replica._api.is_listening)
     with pytest.raises(ConnectionRefusedError):
         await fleet.callers.dial(url)
     busy.say(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
