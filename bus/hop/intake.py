@@ -171,7 +171,7 @@ async def read_body(request: web.BaseRequest, *, limit_bytes: int, timeout_s: fl
 
 def refusal_of(fault: RequestUnusable) -> web.Response:
     """Answer in OpenAI's shape."""
-    kind = "invalid_request_error" if fault.status < 500 else "internal_error"
+    kind = "internal_error" if fault.status == 500 else "invalid_request_error"
     body = error_body(str(fault), kind=kind, code=fault.code)
     return web.Response(status=fault.status, body=body, content_type="application/json")
 

@@ -54,6 +54,7 @@ REFUSABLE_CHUNKS: list[tuple[list[str], bytes]] = [
     ([CHUNKED], b"%(size)x;" + b"x" * 20_000 + b"\r\n%(body)b\r\n0\r\n\r\n"),
     ([CHUNKED], b"%(size)x\r\n%(body)b\r\n0\r\n" + b"t: x\r\n" * 5_000 + b"\r\n"),
     (["transfer-encoding: identity, chunked"], b"%(size)x\r\n%(body)b\r\n0\r\n\r\n"),
+    (["transfer-encoding: gzip, chunked"], b"%(size)x\r\n%(body)b\r\n0\r\n\r\n"),
 ]
 
 #: Not legal, or read in two ways by two readers: whoever believes it can be made to take a body for a request.

@@ -27,7 +27,7 @@ PATIENCE_S = 30.0
 LARGER_THAN_A_READ = 60_000
 
 #: Of the classes those that a worker answers before it asks for the secret: they are no HTTP.
-NO_HTTP = frozenset({0, 400, 403, 408, 431})
+NO_HTTP = frozenset({0, 400, 403, 408, 431, 501})
 
 
 class Answer:
