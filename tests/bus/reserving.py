@@ -5,6 +5,7 @@ as it should be, in pure Python; and the requests themselves, of which each know
 """
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -117,7 +118,8 @@ class Proxy:
     def __init__(self, client: Commands, *, grace_ms: int, clock: Callable[[], float] | None = None) -> None:
         self.wire = Wire(client)
         self.reader = Reader(client, POOL, budget_s=5, **({"clock": clock} if clock else {}))
-        self.reservations = Reservations(client, POOL, grace_ms=grace_ms)
+        over = count(step=10).__next__  # by its clock each pause is over: what is lost here is no silence of the bus
+        self.reservations = Reservations(client, POOL, grace_ms=grace_ms, clock=over)
         self.view: PoolView | None = None
         self.grace_us = grace_ms * 1000
         self.requests: list[Request] = []
