@@ -28,16 +28,20 @@ class Outlet:
 
 
 class OutletHandler(logging.StreamHandler[Any]):
-    """Log lines to a stream, save those that it would have to wait for."""
+    """Log lines to a stream, save those that it would have to wait for: how many is said when it takes one again."""
 
     def __init__(self, stream: IO[Any]) -> None:
         super().__init__(stream)
-        self.lost = 0
+        self._lost = 0
         self._outlet = Outlet(stream)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line, or lose it."""
-        if self._outlet.takes_a_line:
-            super().emit(record)
-        else:
-            self.lost += 1
+        if not self._outlet.takes_a_line:
+            self._lost += 1
+            return
+        if self._lost:
+            words = f"{self._lost} lines of this log were lost: nobody took them"
+            self._lost = 0
+            super().emit(logging.LogRecord("forebay", logging.WARNING, "", 0, words, None, None))
+        super().emit(record)

@@ -20,7 +20,7 @@ HIGH_WATER_BYTES: Final = 64 * 1024
 #: What is written between two looks at how much waits: a look costs as much as a small write.
 UNCHECKED_BYTES: Final = 16 * 1024
 
-#: A reader that takes nothing for so long, s, has left: what it holds of an engine is for others.
+#: A reader that takes nothing from one look to the next, s, has left: what it holds of an engine is for others.
 STALLED_S: Final = 300.0
 
 #: Paths whose streams say how they end.
@@ -146,26 +146,14 @@ class StreamReply:
 
     async def _drain(self, answer: Answer) -> None:
         """Let the answer flow again once the reader has caught up; one that takes nothing at all has left."""
+        if self._transport is None:
+            return
+        stall = _Stall(self._transport)
         try:
-            while not await self._is_drained():
-                pass
+            await self._request.writer.drain()
         except ConnectionError:
             return  # the reader has left: the handler is being cancelled
+        finally:
+            stall.end()
         self._draining = None
         answer.resume()
-
-    async def _is_drained(self) -> bool:
-        """Wait until little is left to write; False if that takes longer and goes on. Raises ConnectionError."""
-        transport = self._request.transport
-        if transport is None:
-            raise ConnectionAbortedError("the reader has left")
-        before = transport.get_write_buffer_size()
-        try:
-            async with asyncio.timeout(STALLED_S):
-                await self._request.writer.drain()
-        except TimeoutError:
-            if transport.get_write_buffer_size() >= before:
-                transport.abort()
-                raise ConnectionAbortedError("the reader takes nothing") from None
-            return False
-        return True

@@ -10,7 +10,7 @@ from aiohttp import web
 from bus.hop.client import HopClient
 from bus.hop.errors import ClientLeft, HopFailed
 from bus.hop.openai_error import error_event
-from bus.hop.reply import StreamReply
+from bus.hop.reply import StreamReply, _Stall
 from bus.hop.server import Listener, PortBusy
 from tests.hop.scripted import Peer, Server, until
 
@@ -194,35 +194,25 @@ async def test_a_reader_that_stays_and_takes_nothing_has_left(serve, relayed, re
     await until(lambda: server.open == 0)
 
 
-async def test_a_reader_that_takes_a_little_is_waited_for(monkeypatch):
+@pytest.mark.parametrize("takes_bytes", [10_000, 0])
+async def test_a_reader_that_takes_a_little_is_waited_for_and_one_that_takes_nothing_is_not(monkeypatch, takes_bytes):
     """However slowly: each time some of it has gone the time begins anew."""
-    monkeypatch.setattr("bus.hop.reply.STALLED_S", 0.01)
-    left, drained = [90_000], asyncio.Event()
+    monkeypatch.setattr("bus.hop.reply.STALLED_S", 0.001)
+    left, looks, aborted = [1_000_000], [0], asyncio.Event()
 
     class Transport:
-        is_aborted = False
-
         def get_write_buffer_size(self) -> int:
-            left[0] -= 10_000
+            left[0] -= takes_bytes
+            looks[0] += 1
             return left[0]
 
         def abort(self) -> None:
-            self.is_aborted = True
+            aborted.set()
 
-    class Writer:
-        async def drain(self) -> None:
-            await drained.wait()
-
-    class Request:
-        version = (1, 1)
-        transport = Transport()
-        writer = Writer()
-
-    reply = StreamReply(Request(), web.StreamResponse())
-    assert [await reply._is_drained() for _ in range(3)] == [False] * 3
-    drained.set()
-    assert await reply._is_drained()
-    assert not Request.transport.is_aborted
+    stall = _Stall(Transport())
+    await until(lambda: aborted.is_set() if not takes_bytes else looks[0] > 5)
+    assert aborted.is_set() is not bool(takes_bytes)
+    stall.end()
 
 
 @pytest.mark.parametrize("is_slow", [False, True], ids=["idle", "paused"])
@@ -344,9 +334,9 @@ async def test_a_busy_port_is_said_in_one_line(serve, relayed):
         await other.start()
 
 
-async def test_a_reader_that_takes_nothing_of_a_plain_answer_has_left(reader, monkeypatch):
-    """It holds no connection and no memory for ever; the listener is finished then."""
-    monkeypatch.setattr("bus.hop.reply.STALLED_S", 0.05)
+@pytest.fixture
+async def asked(reader) -> AsyncIterator[tuple[Listener, Reader]]:
+    """Give a listener that has 30 MB in one piece under way to a reader that has taken none of it."""
 
     async def handle(_: web.BaseRequest) -> web.StreamResponse:
         return web.Response(body=b"x" * 30_000_000)
@@ -356,26 +346,29 @@ async def test_a_reader_that_takes_nothing_of_a_plain_answer_has_left(reader, mo
     client = reader(listener.port)
     await client.ask()
     await until(lambda: listener.under_way)
-    async with asyncio.timeout(10):
-        await listener.finished()
+    yield listener, client
     await listener.stop()
 
 
-async def test_a_listener_is_not_finished_while_a_reader_takes_its_answer(reader):
+@pytest.fixture
+def impatient(monkeypatch) -> None:
+    """Let a reader that takes nothing have left soon."""
+    monkeypatch.setattr("bus.hop.reply.STALLED_S", 0.05)
+
+
+async def test_a_reader_that_takes_nothing_of_a_plain_answer_has_left(impatient, asked):
+    """It holds no connection and no memory for ever; the listener is finished then."""
+    listener, _ = asked
+    async with asyncio.timeout(10):
+        await listener.finished()
+
+
+async def test_a_listener_is_not_finished_while_a_reader_takes_its_answer(asked):
     """Also what the handler has left to the transport."""
-
-    async def handle(_: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(body=b"x" * 30_000_000)
-
-    listener = Listener.of_handler(handle, "127.0.0.1", 0, body_limit=10**6)
-    await listener.start()
-    client = reader(listener.port)
-    await client.ask()
-    await until(lambda: listener.under_way)
+    listener, client = asked
     finished = asyncio.create_task(listener.finished())
     await asyncio.sleep(0)
     assert not finished.done()
     _, body = await client.rest()
     assert len(body) == 30_000_000
     await finished
-    await listener.stop()
