@@ -21,8 +21,9 @@ class Shares:
     """Turns of the classes so far.
 
     >>> shares = Shares()
-    >>> "".join(shares.next(["high", "normal", "low"])[0] for _ in range(13))
-    'hnlhhnhhnhhnh'
+    >>> shares.took("high")
+    >>> shares.turn(["high", "normal", "low"])
+    'normal'
     """
 
     def __init__(self) -> None:
@@ -33,14 +34,11 @@ class Shares:
         """The first of a class has come to wait."""
         self._passes[priority] = max(self._passes[priority], self._now)
 
-    def next(self, waiting: Iterable[Priority]) -> Priority:
-        """Class to serve of those in which somebody waits (at least one); it has had its turn."""
-        chosen = self.turn(waiting)
-        self.took(chosen)
-        return chosen
-
     def turn(self, waiting: Iterable[Priority]) -> Priority:
-        """Class whose turn it is; it stays so until it has had it, but for one that comes back."""
+        """Class whose turn it is of those in which somebody waits, at least one.
+
+        It stays so until it has had its turn, but for one that comes back.
+        """
         return min(waiting, key=lambda priority: (self._passes[priority], -WEIGHTS[priority]))
 
     def took(self, priority: Priority) -> None:

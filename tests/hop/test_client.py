@@ -1,13 +1,14 @@
 """The hop against servers that answer well, late, in pieces, too much, nonsense or not at all."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from bus.hop.client import HopClient
 from bus.hop.errors import AnswerBroke, CannotConnect
 from tests.hop.asking import HEAD, LIMIT, get, hello
-from tests.hop.scripted import Peer, repeat, until
+from tests.hop.scripted import Asked, Peer, Server, repeat, until
 
 # -- connections and their reuse
 
@@ -219,39 +220,48 @@ def test_an_origin_must_be_http(origin):
         HopClient(origin)
 
 
-async def test_who_goes_on_a_reused_connection_and_listens_no_more_has_broken(serve, client):
+@pytest.fixture
+def kept(serve, client):
+    """Give a client with a kept connection to a server that breaks on /break as it is told to."""
+
+    async def make(break_on: Callable[[Server, Peer], Awaitable[None]]) -> tuple[Server, HopClient]:
+        async def respond(peer: Peer, asked: Asked) -> None:
+            if asked.target == "/break":
+                await break_on(server, peer)
+            else:
+                peer.answer(b"hello")
+
+        server = await serve(lambda peer: repeat(peer, respond))
+        hop = client(server.url)
+        await (await get(hop)).body(LIMIT)
+        return server, hop
+
+    return make
+
+
+async def test_who_goes_on_a_reused_connection_and_listens_no_more_has_broken(kept):
     """A process that died of the request, not a connection that was closed while it was idle."""
 
-    async def respond(peer: Peer, asked) -> None:
-        if asked.target == "/kill":
-            await server.stop_listening()
-            peer.reset()
-        else:
-            peer.answer(b"hello")
+    async def die(server: Server, peer: Peer) -> None:
+        await server.stop_listening()
+        peer.reset()
 
-    server = await serve(lambda peer: repeat(peer, respond))
-    hop = client(server.url)
-    await (await get(hop)).body(LIMIT)
+    _, hop = await kept(die)
     with pytest.raises(AnswerBroke):
-        await get(hop, "/kill")
+        await get(hop, "/break")
     with pytest.raises(CannotConnect):
         await get(hop)
 
 
-async def test_a_reused_connection_that_ends_after_a_while_has_broken_on_the_request(serve, client, monkeypatch):
+async def test_a_reused_connection_that_ends_after_a_while_has_broken_on_the_request(kept, monkeypatch):
     """It was worked on: to send it again would be to send it twice."""
     monkeypatch.setattr("bus.hop.client.STALE_S", 0.01)
 
-    async def respond(peer: Peer, asked) -> None:
-        if asked.target == "/break":
-            await asyncio.sleep(0.02)
-            peer.reset()
-        else:
-            peer.answer(b"hello")
+    async def work_and_break(_: Server, peer: Peer) -> None:
+        await asyncio.sleep(0.02)  # longer than a connection that was closed takes to end
+        peer.reset()
 
-    server = await serve(lambda peer: repeat(peer, respond))
-    hop = client(server.url)
-    await (await get(hop)).body(LIMIT)
+    server, hop = await kept(work_and_break)
     with pytest.raises(AnswerBroke):
         await get(hop, "/break")
     assert [asked.target for asked in server.asked].count("/break") == 1

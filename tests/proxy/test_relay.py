@@ -206,6 +206,18 @@ async def test_own_requests_in_flight_are_counted_and_spread(fleet):
     await until(lambda: all(worker.server.open == 0 for worker in fleet.workers.values()))
 
 
+async def test_a_long_prompt_goes_where_it_fits_however_busy_it_is_there(fleet):
+    """Of one model's engines one has the shorter context; a short prompt goes to the one that is free."""
+    await fleet.worker("short", plain(), told={"context_tokens": 100}, inflight=0)
+    await fleet.worker("long", plain(), told={"context_tokens": 100_000}, inflight=5)
+    await fleet.start()
+    long = b'{"model":"tiny","messages":[{"role":"user","content":"%b"}]}' % (b"word " * 2000)
+    for body, instance in ((long, "long"), (BODY, "short"), (BODY.replace(b"{", b'{"max_tokens":101,', 1), "long")):
+        caller = await fleet.ask(body)
+        assert (await caller.answer())[0] == 200
+        assert caller.headers["x-forebay-instance"] == instance
+
+
 # -- elsewhere
 
 
@@ -382,43 +394,3 @@ async def test_a_storm_of_requests_leaves_nothing(fleet):
     await fleet.comes_to_rest()
     ends = [line.outcome for line in fleet.lines]
     assert {end: ends.count(end) for end in ends if end != "cancelled"} == {"answered": 40, "failed": 20, "broken": 20}
-
-
-@pytest.mark.parametrize(
-    ("status", "kind", "body", "message"),
-    [
-        ("500 Internal Server Error", "text/plain", b"Internal Server Error", "Internal Server Error"),
-        ("502 Bad Gateway", "text/html", b"<html>10.0.0.7 is away</html>", "the engine answered 502"),
-        ("404 Not Found", "text/plain", b"", "the engine answered 404"),
-        ("500 Internal Server Error", "text/plain", b"\xff" * 5000, "\ufffd" * 1000),
-    ],
-)
-async def test_an_engines_error_that_is_no_json_is_told_in_openais_shape(fleet, status, kind, body, message):
-    """The status stays; clients read `error.message`, and break on a page of HTML."""
-    await fleet.worker("a", lambda peer, _: peer.answer(body, status=status, kind=kind))
-    await fleet.start()
-    caller = await fleet.ask()
-    assert await caller.head() == int(status[:3])
-    assert caller.headers["content-type"] == "application/json"
-    error = msgspec.json.decode(await caller.body())["error"]
-    assert (error["message"], error["code"]) == (message, "engine_error")
-
-
-@pytest.mark.parametrize("body", [b'{"detail":[{"msg":"no"}]}', b'{"error":"no"}'])
-async def test_an_engines_error_that_is_json_stays_as_it_is(fleet, body):
-    """Byte for byte."""
-    await fleet.worker("a", lambda peer, _: peer.answer(body, status="422 Unprocessable"))
-    await fleet.start()
-    assert await (await fleet.ask()).answer() == (422, body)
-
-
-async def test_a_long_prompt_goes_where_it_fits_however_busy_it_is_there(fleet):
-    """Of one model's engines one has the shorter context; a short prompt goes to the one that is free."""
-    await fleet.worker("short", plain(), told={"context_tokens": 100}, inflight=0)
-    await fleet.worker("long", plain(), told={"context_tokens": 100_000}, inflight=5)
-    await fleet.start()
-    long = b'{"model":"tiny","messages":[{"role":"user","content":"%b"}]}' % (b"word " * 2000)
-    for body, instance in ((long, "long"), (BODY, "short"), (BODY.replace(b"{", b'{"max_tokens":101,', 1), "long")):
-        caller = await fleet.ask(body)
-        assert (await caller.answer())[0] == 200
-        assert caller.headers["x-forebay-instance"] == instance

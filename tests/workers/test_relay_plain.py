@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from bus.hop.headers import BROKE, REFUSED, VERDICT
@@ -175,3 +176,17 @@ async def test_a_large_plain_answer_that_breaks_is_a_failure_of_its_engine(site)
         await caller.answer()
     await one.comes_to_rest()
     assert one.outcomes() == {"failed": 1}
+
+
+async def test_a_body_cut_in_the_middle_of_a_plain_answer_is_a_502(site):
+    """In OpenAI's shape, and not half an answer."""
+
+    def cut(peer: Peer, _: Asked) -> None:
+        peer.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n" + ANSWER)
+        peer.close()
+
+    one = await site(cut)
+    caller = await one.ask(is_stream=False)
+    status, body = await caller.answer()
+    assert (status, caller.headers[VERDICT]) == (502, BROKE)
+    assert msgspec.json.decode(body)["error"]["code"] == "engine_broke_off"

@@ -1,13 +1,12 @@
-"""A request through the queue of a worker: refusals, stages, turns, and clients that leave."""
+"""A request through the queue of a worker: what the engine is told, refusals, stages and turns."""
 
 import asyncio
 
 import msgspec
-import pytest
 
-from bus.hop.headers import BROKE, DRAINING, FULL, REFUSED, VERDICT
+from bus.hop.headers import DRAINING, FULL, REFUSED, VERDICT
 from tests.hop.scripted import Asked, Peer, head_of, until
-from tests.workers.answering import ANSWER, DONE, EVENT, USAGE, plain, turns
+from tests.workers.answering import ANSWER, DONE, EVENT, plain
 from tests.workers.conftest import CHAT
 
 
@@ -234,110 +233,6 @@ async def test_a_request_for_several_answers_takes_as_many_slots(site):
         await one.comes_to_rest()
 
 
-# -- a client that leaves
-
-
-@pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "plain"])
-async def test_a_client_that_leaves_before_the_answer_is_seen_by_the_engine(site, is_stream):
-    """Its connection closes, and slot and counts are free."""
-    left = asyncio.Event()
-
-    async def respond(peer: Peer, _: Asked) -> None:
-        await peer.gone()
-        left.set()
-
-    one = await site(respond)
-    caller = await one.ask(is_stream=is_stream)
-    await until(lambda: one.posts)
-    caller.leave()
-    await asyncio.wait_for(left.wait(), 5.0)
-    await one.comes_to_rest()
-    assert one.outcomes() == {"cancelled": 1}
-
-
-async def test_a_client_that_leaves_in_mid_stream_is_seen_by_the_engine(site):
-    """Also while the engine is sending more than the client reads."""
-    left = asyncio.Event()
-
-    async def respond(peer: Peer, _: Asked) -> None:
-        peer.start_stream(EVENT)
-        try:
-            while True:
-                peer.chunk(EVENT * 500)
-                await peer.drain()
-        finally:
-            left.set()
-
-    one = await site(respond)
-    caller = await one.ask()
-    await caller.head()
-    caller.leave()
-    await asyncio.wait_for(left.wait(), 5.0)
-    await one.comes_to_rest()
-    assert one.outcomes() == {"cancelled": 1}
-
-
-async def test_a_waiting_client_that_leaves_never_reaches_the_engine(site):
-    """And the one behind it gets the slot."""
-    gate = asyncio.Event()
-
-    async def respond(peer: Peer, _: Asked) -> None:
-        await gate.wait()
-        peer.answer(ANSWER)
-
-    one = await site(respond, slots=1)
-    first = await one.ask()
-    await one.reaches(PREFILL=1)
-    second = await one.ask(x_request_id="gone")
-    await one.reaches(PREFILL=1, READY_QUEUE=1)
-    third = await one.ask(x_request_id="behind")
-    await one.reaches(PREFILL=1, READY_QUEUE=2)
-    second.leave()
-    await one.reaches(PREFILL=1, READY_QUEUE=1)
-    gate.set()
-    assert await first.answer() == await third.answer() == (200, ANSWER)
-    assert [asked.headers.get("x-request-id") for asked in one.posts] == [None, "behind"]
-
-
-async def test_a_storm_of_requests_leaves_nothing(site):
-    """A hundred requests that end in every way: all places are free again and every end is counted once."""
-    ways = ["stream", "plain", "refuse", "reset", "break", "leave", "bad"]
-
-    async def respond(peer: Peer, asked: Asked) -> None:
-        way = msgspec.json.decode(asked.body).get("way", "plain")  # none: what the worker asks after failures
-        if way == "stream":
-            peer.start_stream(EVENT, USAGE, DONE, b"")
-        elif way == "plain":
-            peer.answer(ANSWER)
-        elif way == "refuse":
-            peer.answer(b"{}", status="503 No")
-        elif way == "reset":
-            peer.reset()
-        elif way == "break":
-            peer.start_stream(EVENT)
-            await peer.drain()
-            peer.reset()
-        elif way == "bad":
-            peer.answer(b"{}", status="400 Bad")
-        else:
-            await peer.gone()
-
-    async def one_request(way: str) -> None:
-        caller = await one.ask(msgspec.json.encode({"way": way}), strips=True, is_stream=way != "plain")
-        if way == "leave":
-            await turns()
-            caller.leave()
-        else:
-            await caller.answer()
-
-    one = await site(respond, slots=3, queue_limit=1000)
-    await asyncio.gather(*(one_request(ways[index % len(ways)]) for index in range(105)))
-    await one.comes_to_rest()
-    outcomes = one.outcomes()
-    assert sum(outcomes.values()) == 105
-    assert outcomes == {"answered": 30, "declined": 15, "failed": 30, "rejected": 15, "cancelled": 15}
-
-
 # -- how long it may take, and whose turn it is
 
 
@@ -414,17 +309,3 @@ async def test_a_workers_health_is_its_own(site):
     status, body = await caller.answer()
     assert (status, msgspec.json.decode(body)) == (200, {"status": "ok", "instance": "a", "state": "ready"})
     assert "/health" not in [asked.target for asked in one.engine.asked]
-
-
-async def test_a_body_cut_in_the_middle_of_a_plain_answer_is_a_502(site):
-    """In OpenAI's shape, and not half an answer."""
-
-    def cut(peer: Peer, _: Asked) -> None:
-        peer.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n" + ANSWER)
-        peer.close()
-
-    one = await site(cut)
-    caller = await one.ask(is_stream=False)
-    status, body = await caller.answer()
-    assert (status, caller.headers[VERDICT]) == (502, BROKE)
-    assert msgspec.json.decode(body)["error"]["code"] == "engine_broke_off"
